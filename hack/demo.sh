@@ -60,7 +60,7 @@ unmounted() {
 echo "Building wharf"
 (cd "$ROOT" && cargo build --quiet --release --package wharf)
 work_up
-began=$(milliseconds)
+started=$(milliseconds)
 pool_up xfs 20G
 echo "A pool on a fresh xfs file system (20 GiB, sparse), and a driver on it"
 driver_start "$wharf" driver local --node-id demo --pool "$POOL"
@@ -109,4 +109,4 @@ rmdir "$WORK"/staging/* "$WORK/staging"
 expect "nothing is left: no mount, no loop device, no file" leftovers
 step "stop the driver" driver_stop
 echo
-echo "Done in $(($(milliseconds) - began)) ms"
+echo "Done in $(($(milliseconds) - started)) ms"

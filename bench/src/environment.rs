@@ -115,10 +115,10 @@ impl Environment {
 
     /// Creates a claim and returns the seconds until its volume exists.
     pub(crate) async fn one_volume(&self, name: &str) -> f64 {
-        let (before, began) = (self.volumes.len(), Instant::now());
+        let (before, started) = (self.volumes.len(), Instant::now());
         objects::create_claims(&self.api, &[name.to_owned()], true).await;
         self.wait_until(name, || self.volumes.len() > before).await;
-        began.elapsed().as_secs_f64()
+        started.elapsed().as_secs_f64()
     }
 
     /// Idle memory of one process with these roles and the node roles.
@@ -146,9 +146,9 @@ impl Environment {
 
     /// Waits until `condition` is true.
     pub(crate) async fn wait_until(&self, what: &str, condition: impl Fn() -> bool) {
-        let began = Instant::now();
+        let started = Instant::now();
         while !condition() {
-            assert!(began.elapsed() < LIMIT, "timeout after {LIMIT:?}: {what}");
+            assert!(started.elapsed() < LIMIT, "timeout after {LIMIT:?}: {what}");
             sleep(TICK).await;
         }
     }
@@ -163,10 +163,10 @@ impl Environment {
         ask: impl Future<Output = ()>,
         done: impl Fn() -> bool,
     ) -> Cost {
-        let (requests, cpu, began) = (self.requests(), side.usage().cpu, Instant::now());
+        let (requests, cpu, started) = (self.requests(), side.usage().cpu, Instant::now());
         ask.await;
         self.wait_until(what, done).await;
-        let seconds = began.elapsed().as_secs_f64();
+        let seconds = started.elapsed().as_secs_f64();
         sleep(SETTLE).await;
         let cpu = (side.usage().cpu - cpu).as_secs_f64();
         let requests = self.requests_since(&requests) - own as f64;

@@ -117,16 +117,16 @@ pub(crate) async fn together(environment: &Environment, contender: Contender, co
         let bound = environment.claims.by_index("phase", "Bound");
         bound.iter().filter(|claim| claim.metadata.name.starts_with("together-many")).count()
     };
-    let began = Instant::now();
+    let started = Instant::now();
     objects::create_claims(&environment.api, &names, false).await;
     environment.wait_until("create", || environment.volumes.len() == before + count).await;
-    let create = began.elapsed().as_secs_f64();
+    let create = started.elapsed().as_secs_f64();
     environment.wait_until("bind", || bound() == count).await;
-    let bind = began.elapsed().as_secs_f64();
-    let began = Instant::now();
+    let bind = started.elapsed().as_secs_f64();
+    let started = Instant::now();
     objects::delete_claims(&environment.api, &names).await;
     environment.wait_until("delete", || environment.volumes.len() == before).await;
-    let delete = began.elapsed().as_secs_f64();
+    let delete = started.elapsed().as_secs_f64();
     let rate = |seconds: f64| count as f64 / seconds;
     let together = Together { create: rate(create), bind: rate(bind), delete: rate(delete) };
     eprintln!("  {together:.1?} per second");

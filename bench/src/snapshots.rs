@@ -129,11 +129,11 @@ impl Bench {
 
     /// Creates a snapshot, returns the seconds until it was ready, and deletes it.
     async fn one(&self, name: &str) -> f64 {
-        let (contents, began) = (self.contents.len(), Instant::now());
+        let (contents, start) = (self.contents.len(), Instant::now());
         let (key, one) = (objects::key(name), [(name.to_owned(), "seed-0".to_owned())]);
         objects::take(&self.environment.api, &one).await;
         self.environment.wait_until(name, || self.snapshots.get(&key).is_some_and(|it| is_ready(&it))).await;
-        let seconds = began.elapsed().as_secs_f64();
+        let seconds = start.elapsed().as_secs_f64();
         objects::delete(&self.environment.api, &one).await;
         let gone = || self.snapshots.get(&key).is_none() && self.contents.len() == contents;
         self.environment.wait_until(name, gone).await;

@@ -1,4 +1,4 @@
-//! The driver as a library, so that its tests can serve it: the storage, and which of its features the driver offers.
+//! The driver as a library, so that tests can start it: the storage, and the capabilities that the driver declares.
 
 mod directories;
 
@@ -13,7 +13,7 @@ pub const NAME: &str = "directories.csi.example.com";
 
 /// Assembles the driver. Each method declares a capability: pass the traits that your storage implements.
 pub fn driver(storage: Arc<Directories>, node_id: &str) -> Result<Driver, DriverNameError> {
-    // No limit of volumes per node is known.
+    // 0: no limit on the number of volumes per node.
     let node = NodeInfo { node_id: node_id.to_owned(), max_volumes: 0 };
     Ok(Driver::new(NAME, env!("CARGO_PKG_VERSION"))?
         .volumes(storage.clone())

@@ -1,7 +1,7 @@
 //! Intents of the provisioner's journal, as a Lease contains them.
 //!
 //! Promise: reading never panics, nor does building the CreateVolume request and the PersistentVolume from an intent that was read.
-//! What is read and written again is read alike.
+//! A value that is read and written again reads the same.
 
 #![no_main]
 

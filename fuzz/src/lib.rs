@@ -15,7 +15,7 @@ pub fn pieces(mut data: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// Checks that what is read and written again is read alike: `rewrite(rewrite(x)) == rewrite(x)`.
+/// Checks that a value that is read and written again reads the same: `rewrite(rewrite(x)) == rewrite(x)`.
 pub fn assert_stable(bytes: &[u8], rewrite: impl Fn(&[u8]) -> Option<Vec<u8>>) {
     if let Some(written) = rewrite(bytes) {
         assert_eq!(

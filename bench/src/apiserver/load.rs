@@ -74,7 +74,7 @@ async fn make(
         send(&client, "GET", "/version", String::new()).await;
         connected.push(client);
     }
-    let (mut running, began) = (JoinSet::new(), Instant::now());
+    let (mut running, started) = (JoinSet::new(), Instant::now());
     for client in connected {
         let (next, of) = (next.clone(), of.to_owned());
         running.spawn(async move {
@@ -90,7 +90,7 @@ async fn make(
     while let Some(ended) = running.join_next().await {
         ended.expect("a client does not panic");
     }
-    count as f64 / began.elapsed().as_secs_f64()
+    count as f64 / started.elapsed().as_secs_f64()
 }
 
 /// Durable writes per second.
@@ -113,9 +113,9 @@ pub(crate) async fn list(side: &Side, count: usize, times: usize) -> f64 {
     let client = side.client().await;
     let mut took = Vec::new();
     for _ in 0..times {
-        let began = Instant::now();
+        let started = Instant::now();
         let list = send(&client, "GET", VOLUMES, String::new()).await;
-        took.push(began.elapsed().as_secs_f64());
+        took.push(started.elapsed().as_secs_f64());
         assert_eq!(list.matches("\"volumeHandle\"").count(), count);
     }
     crate::median(took)

@@ -34,13 +34,13 @@ impl Side {
         let dir = tempfile::tempdir_in(disk).expect("a directory for the server");
         let kubeconfig = dir.path().join("kubeconfig");
         let log = |name: &str| dir.path().join(format!("{name}.log"));
-        let (processes, began) = match contender {
+        let (processes, started) = match contender {
             Contender::Ours => {
                 let (data, out) = (text(&dir.path().join("data")), text(&kubeconfig));
                 let address = free_address();
                 let args = ["apiserver", "--data-dir", &data, "--listen", &address, "--kubeconfig-out", &out];
-                let began = Instant::now();
-                (vec![ChildProcess::start(&built_program("wharf"), &args, &log("wharf"))], began)
+                let started = Instant::now();
+                (vec![ChildProcess::start(&built_program("wharf"), &args, &log("wharf"))], started)
             }
             Contender::Upstream => {
                 let (run, ports) = (text(dir.path()), std::env::var("PORTS").expect("PORTS"));
@@ -51,22 +51,22 @@ impl Side {
                 while keys.is_running() {
                     std::thread::sleep(POLL_INTERVAL);
                 }
-                let began = Instant::now();
-                (vec![part("etcd"), part("kube_apiserver")], began)
+                let started = Instant::now();
+                (vec![part("etcd"), part("kube_apiserver")], started)
             }
         };
         let mut side = Self { processes, kubeconfig, _dir: dir };
         side.ready(runtime);
-        (side, began.elapsed().as_secs_f64())
+        (side, started.elapsed().as_secs_f64())
     }
 
     /// Kills and restarts all processes; returns the seconds until ready.
     pub(crate) fn restart(&mut self, runtime: &Runtime) -> f64 {
         self.processes.iter_mut().rev().for_each(ChildProcess::kill);
-        let began = Instant::now();
+        let started = Instant::now();
         self.processes.iter_mut().for_each(ChildProcess::restart);
         self.ready(runtime);
-        began.elapsed().as_secs_f64()
+        started.elapsed().as_secs_f64()
     }
 
     /// A client with its own connection.

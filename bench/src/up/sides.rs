@@ -60,12 +60,12 @@ impl Side {
     /// Starts an empty side; returns it and the seconds until it was up.
     pub(crate) fn start(contender: Contender) -> (Self, f64) {
         let dir = tempfile::tempdir().expect("a directory");
-        let began = Instant::now();
+        let started = Instant::now();
         match contender {
             Contender::Kubernetes => {
                 let options = ClusterOptions { nodes: &[NODE], ..ClusterOptions::default() };
                 let cluster = TestCluster::start_with(options);
-                let took = began.elapsed().as_secs_f64();
+                let took = started.elapsed().as_secs_f64();
                 let processes = sidecars(&cluster);
                 let kubeconfig = cluster.kubeconfig();
                 let cluster = Some(cluster);
@@ -90,13 +90,13 @@ impl Side {
         args.extend(more);
         let log = dir.path().join("up.log");
         let kubectl = Kubectl::with_kubeconfig(kubeconfig.clone());
-        let began = Instant::now();
+        let started = Instant::now();
         let up = ChildProcess::start(&built_program("wharf"), &args, &log);
         // Up means the same as on the other side: the node is Ready. Here the driver is registered as well.
         let is_up = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("wharf is up"));
         wait_until(is_up, "the message that it is up");
         kubectl.kubectl(&["wait", "--for=condition=Ready", &format!("node/{NODE}"), "--timeout=90s"]);
-        let took = began.elapsed().as_secs_f64();
+        let took = started.elapsed().as_secs_f64();
         (Self { kubeconfig, driver, up: Some(up), _sidecars: processes, cluster: None, dir }, took)
     }
 
@@ -196,9 +196,9 @@ fn cpu(process: &Path) -> f64 {
 }
 
 fn wait_until(condition: impl Fn() -> bool, what: &str) {
-    let began = Instant::now();
+    let started = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < START, "timeout after {START:?}: {what}");
+        assert!(started.elapsed() < START, "timeout after {START:?}: {what}");
         std::thread::sleep(LOOK);
     }
 }

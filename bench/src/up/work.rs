@@ -48,35 +48,35 @@ impl Work {
 
     /// Creates claims with a pod each; returns the seconds until all pods are ready.
     pub(crate) async fn start(&self, names: &[String]) -> f64 {
-        let began = Instant::now();
+        let started = Instant::now();
         let claims = names.iter().map(|name| objects::claim(name, WAITS)).collect();
         let pods = names.iter().map(|name| objects::pod(name)).collect();
         self.create(&PersistentVolumeClaim::API, Some(NAMESPACE), claims).await;
         self.create(&Pod::API, Some(NAMESPACE), pods).await;
         self.wait_until("all pods are ready", || self.pods.by_index("ready", "yes").len() == names.len())
             .await;
-        began.elapsed().as_secs_f64()
+        started.elapsed().as_secs_f64()
     }
 
     /// Deletes claims and pods; returns the seconds until they and their volumes are gone.
     pub(crate) async fn end(&self, names: &[String]) -> f64 {
-        let began = Instant::now();
+        let started = Instant::now();
         self.delete(&Pod::API, names).await;
         self.delete(&PersistentVolumeClaim::API, names).await;
         self.wait_until("everything is gone", || self.pods.is_empty() && self.volumes.is_empty()).await;
-        began.elapsed().as_secs_f64()
+        started.elapsed().as_secs_f64()
     }
 
     /// Creates claims without pods; returns the seconds until all are bound.
     pub(crate) async fn volumes(&self, names: &[String]) -> f64 {
-        let began = Instant::now();
+        let started = Instant::now();
         let claims = names.iter().map(|name| objects::claim(name, NOW)).collect();
         self.create(&PersistentVolumeClaim::API, Some(NAMESPACE), claims).await;
         self.wait_until("all claims are bound", || {
             self.claims.by_index("phase", "Bound").len() == names.len()
         })
         .await;
-        began.elapsed().as_secs_f64()
+        started.elapsed().as_secs_f64()
     }
 
     async fn create(&self, kind: &'static ApiResource, namespace: Option<&'static str>, objects: Vec<Value>) {
@@ -103,9 +103,9 @@ impl Work {
     }
 
     async fn wait_until(&self, what: &str, condition: impl Fn() -> bool) {
-        let began = Instant::now();
+        let started = Instant::now();
         while !condition() {
-            assert!(began.elapsed() < LIMIT, "timeout after {LIMIT:?}: {what}");
+            assert!(started.elapsed() < LIMIT, "timeout after {LIMIT:?}: {what}");
             tokio::time::sleep(TICK).await;
         }
     }

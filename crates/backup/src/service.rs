@@ -49,7 +49,7 @@ impl MetadataService {
     pub fn new(options: ServiceOptions) -> anyhow::Result<Self> {
         let file = options.ca_file.display();
         let mut roots = RootCertStore::empty();
-        let read = || format!("read CA certificates from {file}");
+        let read = || format!("failed to read CA certificates from {file}");
         for certificate in CertificateDer::pem_file_iter(&options.ca_file).with_context(read)? {
             roots.add(certificate.with_context(read)?).with_context(read)?;
         }
@@ -117,8 +117,8 @@ impl MetadataService {
         each: &mut impl FnMut(u64, Range<u64>) -> anyhow::Result<()>,
     ) -> Result<(), StreamError> {
         let file = &self.options.token_file;
-        let token =
-            std::fs::read_to_string(file).with_context(|| format!("read token file {}", file.display()))?;
+        let token = std::fs::read_to_string(file)
+            .with_context(|| format!("failed to read token file {}", file.display()))?;
         let (security_token, namespace) = (token.trim().to_owned(), self.options.namespace.clone());
         let starting_offset = i64::try_from(response.position()).context("the volume is too large")?;
         let mut client = self.client.clone();

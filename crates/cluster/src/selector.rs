@@ -97,7 +97,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn labels() {
+    fn label_selectors_match() {
         let object = json!({"metadata": {"labels": {"a": "1", "csi.storage.k8s.io/drivername": "d"}}});
         let table = [
             ("a=1", true),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn fields() {
+    fn field_selectors_match() {
         let object = json!({"metadata": {"name": "x"}, "spec": {"nodeName": "n"}});
         let table = [
             ("metadata.name=x", true),

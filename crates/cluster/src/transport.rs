@@ -272,7 +272,7 @@ mod tests {
     };
 
     #[test]
-    fn paths() {
+    fn call_paths_include_subresource_and_query() {
         let key = Key::namespaced("ns", "a");
         let call = Call::object("PATCH", &PVCS, &key).subresource(Some("status"));
         assert_eq!(call.path().unwrap(), "/api/v1/namespaces/ns/persistentvolumeclaims/a/status");

@@ -1,17 +1,17 @@
-//! Binds claims to volumes; the contract is that of kube-controller-manager's persistentvolume-binder.
+//! Binds claims to volumes, with the contract of kube-controller-manager's persistentvolume-binder.
 //!
-//! - One worker at a time handles a claim and the volumes that reference it, so no two workers write the two halves of
-//!   a binding. Everything else runs in parallel.
+//! - One worker at a time handles a claim and the volumes that reference it, so no two workers write the same binding.
+//!   Everything else runs in parallel.
 //! - A binding is four writes, in order, each skipped if it is not needed. The next reconcile completes a binding
 //!   that a crash interrupted. After a conflict the binder re-reads the object and continues at once, without waiting
 //!   for a resync.
-//! - A volume that becomes available wakes as many claims as it can serve, and claims that arrive together choose
-//!   different volumes.
-//! - The binder provisions and deletes nothing: an annotation assigns a claim to its provisioner, and the phase tells
-//!   external deleters that a volume is released. The binder reads from the API server before it marks a claim lost or
+//! - When a volume becomes available, only as many pending claims are enqueued as can be bound. Claims that are
+//!   reconciled in parallel choose different volumes.
+//! - The binder provisions and deletes nothing: an annotation assigns a claim to its provisioner, and the phase
+//!   Released lets external deleters delete a volume. The binder reads from the API server before it marks a claim lost or
 //!   a volume released.
 //!
-//! Start reading at `view`, then `decide`: the rules. `wake` maps changes to work items, `offers` decides which
+//! Start reading at `view` (inputs), then `decide` (rules). `wake` maps changes to work items, `offers` decides which
 //! claim may take which volume.
 
 use std::collections::BTreeSet;
@@ -81,11 +81,11 @@ impl Default for Settings {
 /// Runs until the gate is stopped.
 pub async fn run(context: Context, settings: Settings) {
     let binder = Arc::new(Binder::new(context, settings));
-    let one = |item| {
+    let reconcile = |item| {
         let binder = Arc::clone(&binder);
         async move { binder.reconcile(&item).await }
     };
-    let feeds = |tasks: &mut JoinSet<()>| {
+    let start_feeds = |tasks: &mut JoinSet<()>| {
         // Every volume must be offered before the first claim is matched.
         for volume in binder.volumes.all() {
             binder.offers.update(&volume.metadata.name, Some(&volume));
@@ -93,7 +93,7 @@ pub async fn run(context: Context, settings: Settings) {
         binder.spawn_feeds(tasks);
     };
     let workers = binder.settings.workers;
-    run_role(&binder.context.gate, binder.synced(), feeds, &binder.queue, workers, one).await;
+    run_role(&binder.context.gate, binder.synced(), start_feeds, &binder.queue, workers, reconcile).await;
 }
 
 struct Binder {
@@ -148,27 +148,27 @@ impl Binder {
     }
 
     /// Starts the tasks that turn changes into work items.
-    fn spawn_feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
+    fn spawn_feeds(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
         let requests =
             |change: &Change<PersistentVolumeClaim>| vec![enqueue(WorkItem::Claim(change.key.clone()))];
-        into.spawn(enqueue_changes(self.claims.clone(), self.queue.clone(), requests));
+        tasks.spawn(enqueue_changes(self.claims.clone(), self.queue.clone(), requests));
         let this = Arc::clone(self);
         let requests = move |change: &Change<_>| this.volume_changed(change);
-        into.spawn(enqueue_changes(self.volumes.clone(), self.queue.clone(), requests));
+        tasks.spawn(enqueue_changes(self.volumes.clone(), self.queue.clone(), requests));
         let this = Arc::clone(self);
         let requests = move |change: &Change<_>| this.class_changed(change);
-        into.spawn(enqueue_changes(self.classes.clone(), self.queue.clone(), requests));
+        tasks.spawn(enqueue_changes(self.classes.clone(), self.queue.clone(), requests));
         let this = Arc::clone(self);
         let requests = move |change: &Change<_>| {
             let claims = wake::by_node(change).map(|node| this.claims.by_index(index::BY_NODE, node));
             claims.into_iter().flatten().map(|claim| enqueue(WorkItem::Claim(claim.key()))).collect()
         };
-        into.spawn(enqueue_changes(self.nodes.clone(), self.queue.clone(), requests));
+        tasks.spawn(enqueue_changes(self.nodes.clone(), self.queue.clone(), requests));
         let this = Arc::clone(self);
         let requests = move |change: &Change<_>| this.pod_changed(change);
-        into.spawn(enqueue_changes(self.pods.clone(), self.queue.clone(), requests));
+        tasks.spawn(enqueue_changes(self.pods.clone(), self.queue.clone(), requests));
         let this = Arc::clone(self);
-        into.spawn(async move { this.resync().await });
+        tasks.spawn(async move { this.resync().await });
     }
 
     fn volume_changed(&self, change: &Change<PersistentVolume>) -> Vec<EnqueueRequest<WorkItem>> {
@@ -177,8 +177,8 @@ impl Binder {
         let wakeups = wake::by_volume(change);
         let mut requests: Vec<_> = wakeups.items.into_iter().map(enqueue).collect();
         if wakeups.wake_claims_by_name {
-            let requesting = self.claims.find(&CLAIMS_BY_VOLUME, name);
-            requests.extend(requesting.iter().map(|claim| enqueue(WorkItem::Claim(claim.key()))));
+            let claims = self.claims.find(&CLAIMS_BY_VOLUME, name);
+            requests.extend(claims.iter().map(|claim| enqueue(WorkItem::Claim(claim.key()))));
         }
         requests
     }
@@ -213,7 +213,7 @@ impl Binder {
     async fn reconcile_claim(&self, key: &Key) -> WorkOutcome {
         let mut state = BindState::new(self.offers.reserve_for(key));
         let outcome = self.reconcile_in_steps(key, &mut state).await;
-        // Volumes that were reserved for this claim and are still available: another claim may have been denied them.
+        // Volumes that were reserved for this claim and are still available: another claim may need one of them.
         let reserved =
             state.reservation.all_reserved().filter_map(|name| self.volumes.get(&Key::cluster(name)));
         let classes: BTreeSet<String> =
@@ -259,7 +259,7 @@ impl Binder {
         steps.unfinished(name)
     }
 
-    /// Wakes the claims that wait for a volume of the class and can get one, the oldest first.
+    /// Enqueues the claims that wait for a volume of the class and can get one, the oldest first.
     fn reconcile_class(&self, name: &str) -> WorkOutcome {
         let class = self.classes.get(&Key::cluster(name));
         if class.is_some_and(|class| class.waits_for_first_consumer()) {
@@ -350,7 +350,7 @@ fn enqueue(key: WorkItem) -> EnqueueRequest<WorkItem> {
     EnqueueRequest { key, priority: Priority::Normal }
 }
 
-/// Whether one of the volumes that reference the claim matches it, so that it needs no other.
+/// Whether one of the volumes that reference the claim matches it. Then the claim needs no other volume.
 fn has_matching_volume(claim: &PersistentVolumeClaim, volumes: &[Arc<PersistentVolume>]) -> bool {
     find_matching_volume(claim, volumes.iter().map(|volume| &**volume), MatchFor::Binder { delayed: false })
         .is_some()

@@ -45,11 +45,11 @@ async fn writer_resumes_after_driver_is_killed_during_freeze() {
                     "the driver did not crash: {response:?}"
                 );
                 assert_eq!(co.driver.trace().last().unwrap(), "freeze");
-                let begun = Instant::now();
+                let started = Instant::now();
                 let mut file = File::create(at.join("file")).unwrap();
                 file.write_all(b"goes on").unwrap();
                 file.sync_all().unwrap();
-                waited = Some(begun.elapsed());
+                waited = Some(started.elapsed());
                 co.restart_driver();
             } else {
                 response.unwrap();

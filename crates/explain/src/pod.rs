@@ -20,16 +20,17 @@ pub(crate) fn steps(facts: &Facts, now: Time) -> Vec<Step> {
     }
     let node = &pod.node_name;
     if pod.metadata.is_deleting() && !node.is_empty() {
-        return deleting(&name, pod, facts);
+        return deletion_steps(&name, pod, facts);
     }
     let claims = facts.claims.iter().flat_map(|claim| claim::steps(claim, facts));
     let changes = facts.claims.iter().flat_map(|claim| changes::steps(claim, facts));
     if node.is_empty() {
         let waiting_for = claim::responsible_scheduler(pod);
-        // The scheduler waits for claims, except for those that wait for it. Its last error may be older than their
-        // state.
-        let waits = |step: &Step| step.waiting_for == claim::SCHEDULER || step.waiting_for == waiting_for;
-        let (delayed, mut steps): (Vec<Step>, _) = claims.partition(waits);
+        // The scheduler waits for all claims, except for those that wait for the scheduler. The scheduler's last error
+        // may be older than the claims' state.
+        let waits_for_scheduler =
+            |step: &Step| step.waiting_for == claim::SCHEDULER || step.waiting_for == waiting_for;
+        let (delayed, mut steps): (Vec<Step>, _) = claims.partition(waits_for_scheduler);
         let step = Step::waits(&name, "not scheduled to a node yet", &*waiting_for);
         steps.push(step.since(pod.metadata.creation_timestamp).with_error(claim::scheduling_error(pod)));
         steps.extend(delayed.into_iter().chain(changes));
@@ -41,15 +42,15 @@ pub(crate) fn steps(facts: &Facts, now: Time) -> Vec<Step> {
         steps.extend(attach::to_node(claim, node, facts, now));
     }
     if steps.iter().all(|step| step.state == State::Done) {
-        steps.extend(on_node(&name, pod, facts));
+        steps.extend(container_step(&name, pod, facts));
     }
-    // The pod does not wait for these.
+    // Expansions and modifications do not block the pod.
     steps.extend(changes);
     steps
 }
 
-/// Why a pod in deletion still exists. Its claims do not matter, but their drivers have to unmount.
-fn deleting(name: &str, pod: &Pod, facts: &Facts) -> Vec<Step> {
+/// The steps of a pod that is being deleted. Its claims are left out, but the drivers of its volumes have to unmount.
+fn deletion_steps(name: &str, pod: &Pod, facts: &Facts) -> Vec<Step> {
     let node = &pod.node_name;
     let mut steps = vec![Step::done(name, format!("scheduled to node {node}"))];
     let mut drivers = Vec::new();
@@ -73,15 +74,15 @@ fn deleting(name: &str, pod: &Pod, facts: &Facts) -> Vec<Step> {
 
 /// The kubelet of a node, as the component that has to act.
 fn kubelet_on(node: &str, facts: &Facts) -> String {
-    let machine = facts.nodes.get(node).and_then(|node| node.node.found());
-    match machine.is_some_and(|machine| !machine.is_ready()) {
+    let object = facts.nodes.get(node).and_then(|node| node.node.found());
+    match object.is_some_and(|object| !object.is_ready()) {
         true => format!("kubelet on node {node}, which is not ready"),
         false => format!("kubelet on node {node}"),
     }
 }
 
-/// The pod's state on its node, once its volumes are attached.
-fn on_node(name: &str, pod: &Pod, facts: &Facts) -> Option<Step> {
+/// Mounting the pod's volumes and running its containers, once its volumes are attached.
+fn container_step(name: &str, pod: &Pod, facts: &Facts) -> Option<Step> {
     let waiting = pod.status.own_container_statuses().find_map(|status| {
         let waiting = status.state.waiting.as_ref()?;
         Some(

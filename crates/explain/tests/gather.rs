@@ -41,20 +41,20 @@ impl World {
         let cluster = Cluster::with_client(kube::Client::new(api.service(User::admin()), "default"));
         let world = Self { api, cluster, _dir: dir };
         let managed = json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
-        world.make::<Node>(json!({"metadata": {"name": "n", "annotations": managed}})).await;
+        world.create::<Node>(json!({"metadata": {"name": "n", "annotations": managed}})).await;
         let drivers = json!([{"name": "d.test", "nodeID": "n", "topologyKeys": []}]);
-        world.make::<CSINode>(json!({"metadata": {"name": "n"}, "spec": {"drivers": drivers}})).await;
-        world.make::<StorageClass>(json!({"metadata": {"name": "fast"}, "provisioner": "d.test"})).await;
+        world.create::<CSINode>(json!({"metadata": {"name": "n"}, "spec": {"drivers": drivers}})).await;
+        world.create::<StorageClass>(json!({"metadata": {"name": "fast"}, "provisioner": "d.test"})).await;
         let size = json!({"requests": {"storage": "1Gi"}});
         let claim = world
-            .make::<PersistentVolumeClaim>(json!({
+            .create::<PersistentVolumeClaim>(json!({
                 "metadata": {"name": "data", "namespace": "default"},
                 "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "volumeName": "pv",
                     "resources": size},
             }))
             .await;
         world
-            .make::<PersistentVolume>(json!({
+            .create::<PersistentVolume>(json!({
                 "metadata": {"name": "pv"},
                 "spec": {
                     "accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "capacity": {"storage": "1Gi"},
@@ -65,28 +65,28 @@ impl World {
             }))
             .await;
         let bound = json!({"phase": "Bound", "capacity": {"storage": "1Gi"}});
-        world.status::<PersistentVolumeClaim>(&Key::namespaced("default", "data"), bound).await;
-        world.status::<PersistentVolume>(&Key::cluster("pv"), json!({"phase": "Bound"})).await;
+        world.set_status::<PersistentVolumeClaim>(&Key::namespaced("default", "data"), bound).await;
+        world.set_status::<PersistentVolume>(&Key::cluster("pv"), json!({"phase": "Bound"})).await;
         let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
         let spec = json!({"nodeName": "n", "containers": [{"name": "c", "image": "i"}], "volumes": volumes});
-        world.make::<Pod>(json!({"metadata": {"name": "db", "namespace": "default"}, "spec": spec})).await;
+        world.create::<Pod>(json!({"metadata": {"name": "db", "namespace": "default"}, "spec": spec})).await;
         world
     }
 
-    async fn make<K: Kind>(&self, mut body: Value) -> Value {
+    async fn create<K: Kind>(&self, mut body: Value) -> Value {
         body["apiVersion"] = json!(K::API.api_version());
         body["kind"] = json!(K::API.kind);
         let namespace = body["metadata"]["namespace"].as_str().map(str::to_owned);
         self.cluster.create(&K::API, namespace.as_deref(), &body).await.unwrap()
     }
 
-    async fn status<K: Kind>(&self, key: &Key, status: Value) {
+    async fn set_status<K: Kind>(&self, key: &Key, status: Value) {
         let patch = Patch::Merge(json!({"status": status}));
         self.cluster.patch(&K::API, key, Some("status"), patch).await.unwrap();
     }
 
     /// A client that is forbidden to read objects of this resource.
-    fn without(&self, plural: &'static str) -> Cluster {
+    fn client_without(&self, plural: &'static str) -> Cluster {
         let inner = self.api.service::<kube::client::Body>(User::admin());
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
             let mut inner = inner.clone();
@@ -135,7 +135,7 @@ async fn forbidden_objects_are_reported_as_unknown() {
     let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "manual",
         "resources": {"requests": {"storage": "1Gi"}}});
     let unbound = json!({"metadata": {"name": "static", "namespace": "default"}, "spec": spec});
-    world.make::<PersistentVolumeClaim>(unbound).await;
+    world.create::<PersistentVolumeClaim>(unbound).await;
     for (plural, subject, status) in [
         ("volumeattachments", "pvc/data", 5),
         ("nodes", "pvc/data", 5),
@@ -144,10 +144,10 @@ async fn forbidden_objects_are_reported_as_unknown() {
         ("persistentvolumes", "pod/db", 5),
         ("persistentvolumes", "pvc/data", 5),
         ("persistentvolumes", "pvc/static", 5),
-        // The steps are known without them.
+        // Events are not needed to determine the steps.
         ("events", "pvc/data", 3),
     ] {
-        let cluster = world.without(plural);
+        let cluster = world.client_without(plural);
         let explanation = world.explanation(&cluster, subject, None).await;
         let reported = explanation
             .missing
@@ -158,16 +158,16 @@ async fn forbidden_objects_are_reported_as_unknown() {
     }
     // The subject itself must be readable.
     let subject = "pvc/data".parse().unwrap();
-    assert!(explain(&world.without("persistentvolumeclaims"), &subject, None, now()).await.is_err());
+    assert!(explain(&world.client_without("persistentvolumeclaims"), &subject, None, now()).await.is_err());
 }
 
-/// For a claim without dynamic provisioning, a matching volume is found among all.
+/// For a claim without dynamic provisioning, all PersistentVolumes are searched for a matching one.
 #[tokio::test]
 async fn matching_static_volume_is_found() {
     let world = World::new().await;
     let modes = json!(["ReadWriteOnce"]);
     world
-        .make::<PersistentVolumeClaim>(json!({
+        .create::<PersistentVolumeClaim>(json!({
             "metadata": {"name": "static", "namespace": "default"},
             "spec": {"accessModes": modes, "storageClassName": "manual",
                 "resources": {"requests": {"storage": "1Gi"}}},
@@ -185,13 +185,13 @@ async fn matching_static_volume_is_found() {
     );
     for (name, class) in [("other", "fast"), ("matching", "manual")] {
         world
-            .make::<PersistentVolume>(json!({
+            .create::<PersistentVolume>(json!({
                 "metadata": {"name": name},
                 "spec": {"accessModes": modes, "storageClassName": class, "capacity": {"storage": "1Gi"},
                     "csi": {"driver": "d.test", "volumeHandle": name}},
             }))
             .await;
-        world.status::<PersistentVolume>(&Key::cluster(name), json!({"phase": "Available"})).await;
+        world.set_status::<PersistentVolume>(&Key::cluster(name), json!({"phase": "Available"})).await;
     }
     let (waiting_for, message) = first_pending().await;
     assert!(
@@ -213,26 +213,28 @@ async fn snapshot_needs_content_or_default_class() {
     let default = json!({"snapshot.storage.kubernetes.io/is-default-class": "true"});
     let class = |name: &str, driver: &str| json!({"metadata": {"name": name, "annotations": default}, "driver": driver, "deletionPolicy": "Delete"});
     let snapshot = |name: &str, source: Value| json!({"metadata": {"name": name, "namespace": "default"}, "spec": {"source": source}});
-    world.make::<VolumeSnapshot>(snapshot("existing", json!({"volumeSnapshotContentName": "static"}))).await;
-    world.make::<VolumeSnapshot>(snapshot("new", json!({"persistentVolumeClaimName": "data"}))).await;
+    world
+        .create::<VolumeSnapshot>(snapshot("existing", json!({"volumeSnapshotContentName": "static"})))
+        .await;
+    world.create::<VolumeSnapshot>(snapshot("new", json!({"persistentVolumeClaimName": "data"}))).await;
     let (waiting_for, message) = first_pending("vs/existing").await;
     assert_eq!(waiting_for, "you to create VolumeSnapshotContent static", "{message}");
-    world.make::<VolumeSnapshotClass>(class("theirs", "other.test")).await;
+    world.create::<VolumeSnapshotClass>(class("theirs", "other.test")).await;
     let (waiting_for, message) = first_pending("vs/new").await;
     assert!(waiting_for.starts_with("you to name a class"), "{waiting_for} {message}");
-    world.make::<VolumeSnapshotClass>(class("ours", "d.test")).await;
+    world.create::<VolumeSnapshotClass>(class("ours", "d.test")).await;
     let (waiting_for, message) = first_pending("vs/new").await;
     assert_eq!(waiting_for, "the snapshot controller", "{message}");
 }
 
-/// Its group is matched by UID, the claims that are being restored from it by name.
+/// The snapshot's group is matched by UID. Claims that are being restored from the snapshot are matched by its name.
 #[tokio::test]
 async fn snapshot_in_deletion_waits_for_group_and_restores() {
     let world = World::new().await;
     let source = json!({"source": {"persistentVolumeClaimName": "data"}});
     let claims = json!({"source": {"selector": {"matchLabels": {"app": "db"}}}});
     let group = world
-        .make::<VolumeGroupSnapshot>(
+        .create::<VolumeGroupSnapshot>(
             json!({"metadata": {"name": "g", "namespace": "default"}, "spec": claims}),
         )
         .await;
@@ -245,13 +247,13 @@ async fn snapshot_in_deletion_waits_for_group_and_restores() {
             "kind": VolumeGroupSnapshot::API.kind, "uid": owner}]);
         let metadata = json!({"name": name, "namespace": "default", "ownerReferences": owners,
             "finalizers": [names::BOUND_PROTECTION]});
-        let made = world.make::<VolumeSnapshot>(json!({"metadata": metadata, "spec": source})).await;
-        let uid = made["metadata"]["uid"].as_str().unwrap();
+        let created = world.create::<VolumeSnapshot>(json!({"metadata": metadata, "spec": source})).await;
+        let uid = created["metadata"]["uid"].as_str().unwrap();
         let spec = json!({"driver": "d.test", "deletionPolicy": "Delete", "source": {"volumeHandle": "h"},
             "volumeSnapshotRef": {"namespace": "default", "name": name, "uid": uid}});
         // Snapshot and content of a member have the same suffix.
         let metadata = json!({"name": name.replace("snapshot-", "snapcontent-")});
-        world.make::<VolumeSnapshotContent>(json!({"metadata": metadata, "spec": spec})).await;
+        world.create::<VolumeSnapshotContent>(json!({"metadata": metadata, "spec": spec})).await;
         let key = Key::namespaced("default", name);
         world.cluster.delete(&VolumeSnapshot::API, &key, Preconditions::default()).await.unwrap();
         let from = json!({"apiGroup": VolumeSnapshot::API.group, "kind": "VolumeSnapshot", "name": name});
@@ -259,17 +261,17 @@ async fn snapshot_in_deletion_waits_for_group_and_restores() {
             let spec = json!({"accessModes": ["ReadWriteOnce"], "dataSource": from,
                 "resources": {"requests": {"storage": "1Gi"}}});
             let metadata = json!({"name": "restored", "namespace": "default"});
-            world.make::<PersistentVolumeClaim>(json!({"metadata": metadata, "spec": spec})).await;
+            world.create::<PersistentVolumeClaim>(json!({"metadata": metadata, "spec": spec})).await;
         }
         let explanation = world.explanation(&world.cluster, &format!("vs/{name}"), None).await;
         assert_eq!(explanation.pending_step().unwrap().waiting_for, waiting_for, "{explanation}");
     }
     let explanation =
-        world.explanation(&world.without("persistentvolumeclaims"), "vs/snapshot-wanted", None).await;
+        world.explanation(&world.client_without("persistentvolumeclaims"), "vs/snapshot-wanted", None).await;
     assert_eq!(explanation.exit_status(), 5, "{explanation}");
 }
 
-/// Whether the requested class exists is read.
+/// Explain reads whether the requested VolumeAttributesClass exists.
 #[tokio::test]
 async fn requested_attributes_class_is_looked_up() {
     let world = World::new().await;
@@ -281,26 +283,27 @@ async fn requested_attributes_class_is_looked_up() {
         let explanation = world.explanation(&world.cluster, "pvc/data", None).await;
         assert_eq!(explanation.pending_step().unwrap().waiting_for, waiting_for, "{explanation}");
         if waiting_for.starts_with("you") {
-            world.make::<VolumeAttributesClass>(gold.clone()).await;
+            world.create::<VolumeAttributesClass>(gold.clone()).await;
         }
     }
-    let explanation = world.explanation(&world.without("volumeattributesclasses"), "pvc/data", None).await;
+    let explanation =
+        world.explanation(&world.client_without("volumeattributesclasses"), "pvc/data", None).await;
     assert_eq!(explanation.exit_status(), 5, "{explanation}");
 }
 
-/// The sidecar's error is reported; if its page cannot be read, that is.
+/// The sidecar's last error is reported. If its attempts page cannot be read, that is reported instead.
 #[tokio::test]
 async fn sidecar_attempts_are_reported() {
     let world = World::new().await;
     let name = UniqueVolumeName { driver: "d.test".into(), handle: "h".into() }.attachment_name("n");
     let source = json!({"persistentVolumeName": "pv"});
     let spec = json!({"attacher": "d.test", "nodeName": "n", "source": source});
-    world.make::<VolumeAttachment>(json!({"metadata": {"name": name}, "spec": spec})).await;
+    world.create::<VolumeAttachment>(json!({"metadata": {"name": name}, "spec": spec})).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let page = json!([{"role": "attacher", "object": name, "time": "2026-11-15T10:00:00Z",
         "step": "ControllerPublishVolume", "error": "no slot is free", "failures": 3}]);
-    let served = tokio::spawn(async move {
+    let server = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut request = [0; 1024];
         let length = stream.read(&mut request).await.unwrap();
@@ -309,7 +312,7 @@ async fn sidecar_attempts_are_reported() {
         stream.write_all(response.as_bytes()).await.unwrap();
     });
     let explanation = world.explanation(&world.cluster, "pod/db", Some(&address)).await;
-    served.await.unwrap();
+    server.await.unwrap();
     let step = explanation.pending_step().unwrap();
     assert_eq!(
         (step.state, step.waiting_for.as_str()),

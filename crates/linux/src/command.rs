@@ -1,5 +1,5 @@
-//! Runs programs so that they cannot hang or outlive this process: with a deadline, an environment of two variables and
-//! no standard input. Errors contain the end of the program's output.
+//! Runs programs with a deadline, only `PATH` and `LC_ALL` in the environment, and no standard input. A program is
+//! killed when this process exits. Errors contain the end of the program's output.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -22,7 +22,7 @@ const KILL_GRACE: Duration = Duration::from_secs(5);
 
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A program that works on one device or mount point.
+/// A program to run, and the device or mount point that it works on.
 pub(crate) struct Command<'a> {
     program: &'a str,
     object: &'a Path,
@@ -57,7 +57,8 @@ impl ProgramOutput {
 }
 
 impl<'a> Command<'a> {
-    /// `program` on `object`. The object is named in errors; it is not passed as an argument.
+    /// A command that runs `program` for `object`, a device or mount point. The object appears only in errors; it is
+    /// not passed as an argument.
     pub(crate) fn new(program: &'a str, object: &'a Path, deadline: Duration) -> Self {
         Self { program, object, deadline, arguments: Vec::new() }
     }
@@ -85,7 +86,7 @@ impl<'a> Command<'a> {
         })
     }
 
-    /// Runs the program and returns its output for any exit code; only death by a signal is an error.
+    /// Runs the program and returns its output for any exit code. Termination by a signal is an error.
     pub(crate) fn run_any_exit_code(self) -> Result<ProgramOutput> {
         let mut child = self.spawn()?;
         let output = match self.wait_for(&mut child) {
@@ -159,7 +160,7 @@ impl<'a> Command<'a> {
             stdout.drain().map_err(failed("read"))?;
             stderr.drain().map_err(failed("read"))?;
             if ended {
-                // The child's own children may still hold the pipes open, but its own output has been read.
+                // The child's own children may still hold the pipes open, but the child's output has been read.
                 let status = child.wait().map_err(failed("waitpid"))?;
                 return Ok(ProgramOutput { status, stdout: stdout.text(), stderr: stderr.text() });
             }
@@ -187,7 +188,7 @@ fn wait(pidfd: BorrowedFd<'_>, pipes: [Option<BorrowedFd<'_>>; 2], remaining: Du
 /// Kills the child's process group and reaps the child. If the child is stuck in the kernel, a thread keeps waiting.
 fn kill_and_reap(mut child: Child) {
     let pid = Pid::from_child(&child);
-    // Both can fail only because the processes have exited already.
+    // Both fail only if the processes have already exited.
     let _ = rustix::process::kill_process_group(pid, Signal::KILL);
     let _ = child.kill();
     let end = Instant::now() + KILL_GRACE;
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn death_by_signal_is_an_error_for_any_exit_code_run() {
+    fn run_any_exit_code_fails_if_program_is_killed() {
         let error = shell("kill -TERM $$", Duration::from_secs(10)).run_any_exit_code().unwrap_err();
         assert!(error.to_string().contains("signal 15"), "{error}");
     }
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn child_that_keeps_the_pipe_open_does_not_delay_the_result() {
+    fn grandchild_that_keeps_pipe_open_does_not_delay_result() {
         let before = Instant::now();
         let output = shell("echo done; sleep 3 & exit 0", Duration::from_secs(20)).run().unwrap();
         assert_eq!(output.stdout, "done\n");

@@ -152,7 +152,7 @@ pub struct VolumeMount {
     /// Whether it is mounted read-only.
     #[serde(deserialize_with = "null_as_default")]
     pub read_only: bool,
-    /// The path within the volume to mount; empty is its root.
+    /// The path within the volume to mount; if empty, the root of the volume.
     #[serde(deserialize_with = "null_as_default")]
     pub sub_path: String,
     /// Like `sub_path`, with `$(NAME)` for variables.
@@ -237,15 +237,15 @@ pub struct Probe {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HttpGetAction {
-    /// The path with its query; empty is `/`.
+    /// The path with its query; if empty, `/`.
     #[serde(deserialize_with = "null_as_default")]
     pub path: String,
     /// A number, or the name of one of the container's ports.
     pub port: Value,
-    /// The host; empty is the pod's IP.
+    /// The host; if empty, the pod's IP.
     #[serde(deserialize_with = "null_as_default")]
     pub host: String,
-    /// `HTTP` or `HTTPS`; empty is the former.
+    /// `HTTP` or `HTTPS`; if empty, `HTTP`.
     #[serde(deserialize_with = "null_as_default")]
     pub scheme: String,
     /// Additional headers.
@@ -269,7 +269,7 @@ pub struct HttpHeader {
 pub struct TcpSocketAction {
     /// A number, or the name of one of the container's ports.
     pub port: Value,
-    /// The host; empty is the pod's IP.
+    /// The host; if empty, the pod's IP.
     #[serde(deserialize_with = "null_as_default")]
     pub host: String,
 }

@@ -50,7 +50,7 @@ pub struct CSIDriverSpec {
     pub pod_info_on_mount: Option<bool>,
     /// When kubelet applies the pod's fsGroup to volumes.
     pub fs_group_policy: Option<FsGroupPolicy>,
-    /// The supported volume lifecycle modes; empty is only Persistent.
+    /// The supported volume lifecycle modes; if empty, only Persistent.
     #[serde(deserialize_with = "null_as_default")]
     pub volume_lifecycle_modes: Vec<VolumeLifecycleMode>,
     /// Service account tokens of the pod that are passed to the driver.
@@ -69,7 +69,7 @@ pub struct CSIDriverSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TokenRequest {
-    /// The audience; empty is the API server.
+    /// The audience; if empty, the API server.
     pub audience: String,
     /// The token's validity.
     pub expiration_seconds: Option<i64>,

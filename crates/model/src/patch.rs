@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn content_types() {
+    fn patch_types_have_their_content_type() {
         let types = [Patch::Json(json!([])), Patch::Merge(json!({})), Patch::Strategic(json!({}))]
             .map(|patch| patch.content_type());
         assert_eq!(

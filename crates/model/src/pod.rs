@@ -1,7 +1,7 @@
 //! Pod: its claims, scheduling constraints, containers and volumes.
 //!
-//! A slim view has only what components that manage volumes read: which claims the pod uses, where, and whether it still
-//! does. A cluster has many pods, and most of them use no claim.
+//! A slim view has only what components that manage volumes read: the pod's claims, its node and its phase. Pods
+//! without claims are not cached: a cluster has many pods, and most of them use no claim.
 
 use std::collections::BTreeMap;
 
@@ -67,17 +67,17 @@ impl Kind for Pod {
 }
 
 impl Pod {
-    /// Whether it has finished (phase Succeeded or Failed) and no longer uses its claims.
+    /// Whether the pod has finished (phase Succeeded or Failed) and no longer uses its claims.
     pub fn has_ended(&self) -> bool {
         matches!(self.phase, PodPhase::Succeeded | PodPhase::Failed)
     }
 
-    /// The name of a volume's claim: the one it names, or the one created for an ephemeral volume.
+    /// The name of a volume's claim: the one that the volume names, or the one created for an ephemeral volume.
     pub fn claim_name(&self, volume: &PodVolume) -> Option<String> {
         volume.claim_name(&self.metadata.name)
     }
 
-    /// Whether a claim was created for it: it is the claim's controller.
+    /// Whether the claim was created for this pod: the pod is the claim's controller.
     pub fn owns(&self, claim: &Meta) -> bool {
         let controller = claim.owner_references.iter().find(|owner| owner.controller == Some(true));
         claim.namespace == self.metadata.namespace
@@ -91,7 +91,7 @@ impl Pod {
     }
 }
 
-/// The rule that names a claim: Kubernetes names the claim of an ephemeral volume after the pod and the volume.
+/// The claim that a volume names, or `<pod>-<volume>`, the claim that Kubernetes creates for an ephemeral volume.
 fn claim_name(pod: &str, volume: &str, claim: Option<&str>, is_ephemeral: bool) -> Option<String> {
     match claim {
         Some(claim) => Some(claim.to_owned()),
@@ -191,7 +191,7 @@ pub struct PodSpec {
     /// Decoded here because it is part of the spec; see [`Pod::node_name`].
     #[serde(deserialize_with = "null_as_default")]
     node_name: String,
-    /// The scheduler that is responsible for it; empty is `default-scheduler`.
+    /// The scheduler that is responsible for it; if empty, `default-scheduler`.
     #[serde(deserialize_with = "null_as_default")]
     pub scheduler_name: String,
     /// Gates that prevent scheduling until they are removed.
@@ -218,12 +218,12 @@ pub struct PodSpec {
     pub service_account_name: String,
     /// Whether the service account's token is mounted; `None` uses the service account's setting.
     pub automount_service_account_token: Option<bool>,
-    /// Its host name; empty is its name.
+    /// The host name; if empty, the pod's name.
     #[serde(deserialize_with = "null_as_default")]
     pub hostname: String,
     /// User, groups and SELinux label of its processes.
     pub security_context: Option<Box<PodSecurityContext>>,
-    /// Init containers, which run one after the other before the others.
+    /// Init containers. They run one after the other, before the other containers start.
     #[serde(deserialize_with = "null_as_default")]
     pub init_containers: Vec<Container>,
     /// Its containers.
@@ -254,7 +254,7 @@ pub struct Affinity {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RequiredAffinity {
-    /// The nodes that match; `None` is all.
+    /// The nodes that match; `None` matches all nodes.
     pub required_during_scheduling_ignored_during_execution: Option<NodeSelector>,
 }
 
@@ -262,19 +262,19 @@ pub struct RequiredAffinity {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Toleration {
-    /// The taint's key; empty with `Exists` matches all.
+    /// The taint's key; an empty key with `Exists` matches all taints.
     #[serde(deserialize_with = "null_as_default")]
     pub key: String,
-    /// `Exists` or, if empty, `Equal`.
+    /// `Exists` or `Equal`; if empty, `Equal`.
     #[serde(deserialize_with = "null_as_default")]
     pub operator: String,
-    /// The value.
+    /// The taint's value, for `Equal`.
     #[serde(deserialize_with = "null_as_default")]
     pub value: String,
-    /// The taint's effect; empty matches all.
+    /// The taint's effect; if empty, all effects.
     #[serde(deserialize_with = "null_as_default")]
     pub effect: String,
-    /// How long a NoExecute taint is tolerated.
+    /// Seconds for which a NoExecute taint is tolerated; `None` is forever.
     pub toleration_seconds: Option<i64>,
 }
 
@@ -282,9 +282,9 @@ pub struct Toleration {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSecurityContext {
-    /// The user.
+    /// The user ID of the processes.
     pub run_as_user: Option<i64>,
-    /// The group.
+    /// The group ID of the processes.
     pub run_as_group: Option<i64>,
     /// Whether running as root is rejected.
     pub run_as_non_root: Option<bool>,
@@ -307,21 +307,21 @@ pub struct PodSecurityContext {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct SeLinuxOptions {
-    /// User.
+    /// The user part of the label.
     #[serde(deserialize_with = "null_as_default")]
     pub user: String,
-    /// Role.
+    /// The role part of the label.
     #[serde(deserialize_with = "null_as_default")]
     pub role: String,
-    /// Type.
+    /// The type part of the label.
     #[serde(deserialize_with = "null_as_default", rename = "type")]
     pub kind: String,
-    /// Level.
+    /// The level part of the label.
     #[serde(deserialize_with = "null_as_default")]
     pub level: String,
 }
 
-/// A volume of a pod: a name and one source. For an unknown source all of these are `None`.
+/// A volume of a pod: a name and one source. For an unknown source all source fields are `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodVolume {
@@ -383,7 +383,7 @@ pub struct InlineCsiVolume {
     /// Whether it is mounted read-only.
     #[serde(deserialize_with = "null_as_default")]
     pub read_only: bool,
-    /// The file system type; empty is the driver's default.
+    /// The file system type; if empty, the driver's default.
     #[serde(deserialize_with = "null_as_default")]
     pub fs_type: String,
     /// Attributes for the driver.
@@ -397,7 +397,7 @@ pub struct InlineCsiVolume {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EmptyDir {
-    /// `Memory` is a tmpfs.
+    /// `Memory` for a tmpfs; if empty, the node's disk.
     #[serde(deserialize_with = "null_as_default")]
     pub medium: String,
     /// Its size limit.
@@ -410,7 +410,7 @@ pub struct EmptyDir {
 pub struct HostPath {
     /// The path.
     pub path: String,
-    /// The required type: `Directory`, `File`, `DirectoryOrCreate` and so on; empty is any.
+    /// The required type: `Directory`, `File`, `DirectoryOrCreate` and so on; if empty, any type.
     #[serde(deserialize_with = "null_as_default", rename = "type")]
     pub kind: String,
 }
@@ -425,7 +425,7 @@ pub struct ObjectFilesSource {
     /// The ConfigMap; in a projection, the Secret or ConfigMap.
     #[serde(deserialize_with = "null_as_default")]
     pub name: String,
-    /// The values and their files; empty is all values.
+    /// The values and their files; if empty, all values.
     #[serde(deserialize_with = "null_as_default")]
     pub items: Vec<KeyToPath>,
     /// Permissions of the files.
@@ -484,7 +484,7 @@ pub struct FieldRef {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourceFieldRef {
-    /// The container; empty is the one that uses the reference.
+    /// The container; if empty, the container that contains the reference.
     #[serde(deserialize_with = "null_as_default")]
     pub container_name: String,
     /// The resource, such as `limits.memory`.
@@ -523,10 +523,10 @@ pub struct Projection {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TokenProjection {
-    /// The audience; empty is the API server.
+    /// The audience; if empty, the API server.
     #[serde(deserialize_with = "null_as_default")]
     pub audience: String,
-    /// The token's validity.
+    /// The token's lifetime in seconds.
     pub expiration_seconds: Option<i64>,
     /// The file.
     pub path: String,
@@ -538,7 +538,7 @@ pub struct TokenProjection {
 pub struct PodStatus {
     /// Decoded here because it is part of the status; see [`Pod::phase`].
     phase: PodPhase,
-    /// Conditions, of all components.
+    /// Conditions, set by all components.
     #[serde(deserialize_with = "null_as_default")]
     pub conditions: Vec<Condition>,
     /// Why it is in this phase, as a CamelCase word.
@@ -547,7 +547,7 @@ pub struct PodStatus {
     /// Why it is in this phase, as a human-readable message.
     #[serde(deserialize_with = "null_as_default")]
     pub message: String,
-    /// When its kubelet accepted it.
+    /// When the kubelet admitted the pod.
     pub start_time: Option<Time>,
     /// Its init containers.
     #[serde(deserialize_with = "null_as_default")]

@@ -12,7 +12,7 @@ const NANO: i128 = 1_000_000_000;
 /// A resource quantity, such as a size.
 #[derive(Clone, Copy)]
 pub struct Quantity {
-    /// Billionths.
+    /// The value in billionths.
     nano: i128,
     format: Format,
 }
@@ -28,11 +28,11 @@ enum Format {
     Exponent,
 }
 
-/// A text that is not a quantity.
+/// The error for a text that is not a quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a quantity: write a number and a unit, such as 10Gi, 500M or 1.5Ti")]
 pub struct ParseQuantityError {
-    /// The text.
+    /// The text that could not be parsed.
     pub text: String,
 }
 
@@ -46,14 +46,14 @@ impl Quantity {
         Self { nano: bytes as i128 * NANO, format: Format::Binary }
     }
 
-    /// The value in thousandths, as used for CPUs, rounded up.
+    /// The value in thousandths, as used for CPUs, rounded away from zero.
     pub fn milli(self) -> i64 {
         let whole = away_from_zero(self.nano, NANO / 1000);
         i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// The value in bytes, rounded up, so that a volume of this size is never too small. Saturates at the 64 bits that
-    /// CSI uses.
+    /// The value in bytes, rounded up, so that a volume of this size is never too small. Saturates at the limits of the
+    /// 64-bit integers that CSI uses.
     pub fn bytes(self) -> i64 {
         let whole = away_from_zero(self.nano, NANO);
         i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
@@ -101,14 +101,14 @@ impl Ord for Quantity {
 /// The factor of a suffix.
 #[derive(Clone, Copy)]
 enum Unit {
-    /// 2 to the power of ten times this.
+    /// A power of 1024.
     Binary(u32),
-    /// 10 to the power of this.
-    Ten(i32),
+    /// A power of 10.
+    Decimal(i32),
 }
 
 fn unit(suffix: &str) -> Option<(Unit, Format)> {
-    let decimal = |power| Some((Unit::Ten(power), Format::Decimal));
+    let decimal = |power| Some((Unit::Decimal(power), Format::Decimal));
     let binary = |power| Some((Unit::Binary(power), Format::Binary));
     match suffix {
         "n" => decimal(-9),
@@ -133,9 +133,9 @@ fn unit(suffix: &str) -> Option<(Unit, Format)> {
             if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
                 return None;
             }
-            // Beyond a few hundred every exponent saturates or rounds to the smallest step.
+            // The value saturates or rounds to one billionth long before these limits.
             let power = exponent.parse::<i32>().unwrap_or(if exponent.starts_with('-') { -999 } else { 999 });
-            Some((Unit::Ten(power.clamp(-999, 999)), Format::Exponent))
+            Some((Unit::Decimal(power.clamp(-999, 999)), Format::Exponent))
         }
     }
 }
@@ -144,7 +144,7 @@ impl FromStr for Quantity {
     type Err = ParseQuantityError;
 
     fn from_str(text: &str) -> Result<Self, ParseQuantityError> {
-        let no = || ParseQuantityError { text: text.to_owned() };
+        let invalid = || ParseQuantityError { text: text.to_owned() };
         let (negative, unsigned) = match text.as_bytes().first() {
             Some(b'-') => (true, &text[1..]),
             Some(b'+') => (false, &text[1..]),
@@ -154,11 +154,11 @@ impl FromStr for Quantity {
         let (number, suffix) = unsigned.split_at(number_end);
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
-            return Err(no());
+            return Err(invalid());
         }
-        let (unit, mut format) = unit(suffix).ok_or_else(no)?;
+        let (unit, mut format) = unit(suffix).ok_or_else(invalid)?;
         let nano = match unit {
-            Unit::Ten(power) => scaled(whole, fraction, power + 9, 1),
+            Unit::Decimal(power) => scaled(whole, fraction, power + 9, 1),
             Unit::Binary(power) => scaled(whole, fraction, 9, 1i128 << (10 * power)),
         };
         // Kubernetes caps values in powers of 1024, and only those, at the largest 64-bit number.
@@ -166,7 +166,7 @@ impl FromStr for Quantity {
             Format::Binary => nano.min(i128::from(i64::MAX) * NANO),
             Format::Decimal | Format::Exponent => nano,
         };
-        // Values below one have no form in powers of 1024.
+        // Values below one are printed with decimal suffixes.
         if format == Format::Binary && nano > 0 && nano < NANO {
             format = Format::Decimal;
         }
@@ -178,11 +178,11 @@ impl FromStr for Quantity {
 fn scaled(whole: &str, fraction: &str, power: i32, factor: i128) -> i128 {
     let digits = || whole.bytes().chain(fraction.bytes()).map(|byte| i128::from(byte - b'0'));
     let point = i64::from(power) - fraction.len() as i64;
-    // Digits behind the decimal point are a fraction of the factor and handled separately.
+    // Digits after the decimal point are a fraction of the factor and handled separately.
     let count = (whole.len() + fraction.len()) as i64;
-    let ahead = (count + point.min(0)).clamp(0, count) as usize;
+    let whole_digits = (count + point.min(0)).clamp(0, count) as usize;
     let mut value = 0i128;
-    for digit in digits().take(ahead) {
+    for digit in digits().take(whole_digits) {
         value = value.saturating_mul(10).saturating_add(digit);
     }
     for _ in 0..point.max(0) {
@@ -191,16 +191,17 @@ fn scaled(whole: &str, fraction: &str, power: i32, factor: i128) -> i128 {
             break;
         }
     }
-    // The rest is rounded up, so for very small digits only their presence matters: eighteen digits are used, which
-    // is what fits with the largest factor, and any non-zero digit behind them adds one.
+    // The fraction is rounded up. Eighteen digits are used, the most that fit together with the largest factor; any
+    // non-zero digit after them adds one.
     let leading_zeros = (-(count + point)).clamp(0, 40) as usize;
-    let behind: Vec<i128> = std::iter::repeat_n(0, leading_zeros).chain(digits().skip(ahead)).collect();
-    let kept = behind.len().min(18);
-    let rest = behind[..kept].iter().fold(0i128, |rest, digit| rest * 10 + digit);
-    let more = i128::from(behind[kept..].iter().any(|&digit| digit != 0));
+    let fraction_digits: Vec<i128> =
+        std::iter::repeat_n(0, leading_zeros).chain(digits().skip(whole_digits)).collect();
+    let kept = fraction_digits.len().min(18);
+    let fraction_value = fraction_digits[..kept].iter().fold(0i128, |sum, digit| sum * 10 + digit);
+    let more = i128::from(fraction_digits[kept..].iter().any(|&digit| digit != 0));
     let one = 10i128.pow(kept as u32);
     // At most (10^18 + 1) × 2^60, which is less than 2^121.
-    let part = ((rest + more) * factor + one - 1) / one;
+    let part = ((fraction_value + more) * factor + one - 1) / one;
     value.saturating_mul(factor).saturating_add(part)
 }
 
@@ -243,7 +244,7 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// The number divided by the largest possible power of 1000, and that power; at most `limit`.
+/// Divides by the largest power of 1000 that leaves an integer. Returns the quotient and the power, at most `limit`.
 fn thousands(nano: i128, limit: i32) -> (i128, i32) {
     let (mut value, mut power) = (nano, -3);
     while power < limit && value % 1000 == 0 {
@@ -254,7 +255,7 @@ fn thousands(nano: i128, limit: i32) -> (i128, i32) {
 }
 
 impl<'de> Deserialize<'de> for Quantity {
-    /// Decodes text, and also plain numbers, which occur in custom resources.
+    /// Decodes strings, and also plain numbers, which occur in custom resources.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
 

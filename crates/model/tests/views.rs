@@ -125,9 +125,9 @@ fn volume_is_decoded() {
     assert_eq!(volume.status.phase, VolumePhase::Released);
     assert_eq!(volume.spec.volume_mode(), VolumeMode::Filesystem);
 
-    let foreign: PersistentVolume =
+    let nfs: PersistentVolume =
         read(json!({"metadata": {"name": "x"}, "spec": {"nfs": {"server": "s", "path": "/"}}}));
-    assert!(foreign.spec.csi.is_none() && !foreign.is_for_driver("d"));
+    assert!(nfs.spec.csi.is_none() && !nfs.is_for_driver("d"));
 }
 
 #[test]

@@ -101,21 +101,27 @@ impl Settings {
 }
 
 /// Maintains the Node until the gate stops it, and leaves the Node as it is: its lease expires. A node may not change
-/// its own taints: `wide` is a cluster client with more permissions for that, where there is one.
-pub async fn run(cluster: Cluster, wide: Option<Cluster>, gate: Gate, health: Health, settings: Settings) {
-    let wide = wide.unwrap_or_else(|| cluster.clone());
+/// its own taints: `privileged_client` is a cluster client with more permissions for that, where there is one.
+pub async fn run(
+    cluster: Cluster,
+    privileged_client: Option<Cluster>,
+    gate: Gate,
+    health: Health,
+    settings: Settings,
+) {
+    let privileged_client = privileged_client.unwrap_or_else(|| cluster.clone());
     let nodes = store(&cluster, &settings.node);
     tokio::select! {
         biased;
         () = gate.wait_stopped() => {}
-        () = maintain(&cluster, &wide, &nodes, &health, &settings) => {}
+        () = maintain(&cluster, &privileged_client, &nodes, &health, &settings) => {}
         () = lease::run(&cluster, &nodes, &settings.node, settings.renew_every) => {}
     }
 }
 
 async fn maintain(
     cluster: &Cluster,
-    wide: &Cluster,
+    privileged_client: &Cluster,
     nodes: &Store<Node>,
     health: &Health,
     settings: &Settings,
@@ -161,7 +167,7 @@ async fn maintain(
                     known = true;
                 })
             }
-            (Step::Taint(patch), _) => match wide.patch(&Node::API, &key, None, patch).await {
+            (Step::Taint(patch), _) => match privileged_client.patch(&Node::API, &key, None, patch).await {
                 // The response went to the other client's store: a GET updates this one.
                 Ok(_) => cluster.get::<Node>(&key).await.map(drop),
                 Err(error) => Err(error),

@@ -244,14 +244,14 @@ impl Settings {
 }
 
 /// Runs the plugin manager until the gate stops it; registrations remain. Node credentials do not allow watching the
-/// node's own CSINode: `wide` is a cluster client with more permissions for that, where there is one.
+/// node's own CSINode: `privileged_client` is a cluster client with more permissions for that, where there is one.
 pub async fn run(
     plugins: Plugins,
     cluster: Cluster,
-    wide: Option<Cluster>,
+    privileged_client: Option<Cluster>,
     gate: Gate,
     health: Health,
     settings: Settings,
 ) {
-    manager::run(plugins, cluster, wide, gate, health, settings).await;
+    manager::run(plugins, cluster, privileged_client, gate, health, settings).await;
 }

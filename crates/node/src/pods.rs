@@ -82,7 +82,7 @@ pub struct Agent {
     /// API client with node permissions.
     pub cluster: Cluster,
     /// API client with more permissions, if there is one: it watches Secrets and ConfigMaps.
-    pub wide: Option<Cluster>,
+    pub privileged_client: Option<Cluster>,
     /// This node's name.
     pub node: String,
     /// The node's address, which its pods share; empty if it has none.
@@ -256,7 +256,7 @@ impl Pods {
         let requests = move |change: &Change<Pod>| this.pod_changed(change);
         into.spawn(enqueue_changes(self.store.clone(), self.queue.clone(), requests));
         // Without it, the volume manager resyncs periodically.
-        let Some(cluster) = &self.agent.wide else { return };
+        let Some(cluster) = &self.agent.privileged_client else { return };
         let this = Arc::clone(self);
         let requests = move |change: &Change<_>| this.object_changed(Reference::Secret, &change.key);
         into.spawn(enqueue_changes(

@@ -98,7 +98,7 @@ pub struct VolumeManagerDeps {
     pub cluster: Cluster,
     /// API client with more permissions, if there is one. It watches objects that a node may not watch; without it,
     /// their changes are seen at the next resync.
-    pub wide: Option<Cluster>,
+    pub privileged_client: Option<Cluster>,
     /// Event recorder, with [`COMPONENT`] as the reporting component.
     pub events: EventRecorder,
     /// Registered drivers of this node.

@@ -131,7 +131,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
     let service = Service {
         cluster,
         driver: client.clone(),
-        name,
+        driver_name: name,
         audience,
         max_duration: longest,
         limiter,

@@ -201,14 +201,14 @@ impl Call {
 struct Pending<'a> {
     log: &'a Log,
     call: &'a Call,
-    began: Instant,
+    started: Instant,
     logged: bool,
 }
 
 impl Pending<'_> {
     fn finish(&mut self, code: &str, message: Option<&str>, violation: bool) {
         self.logged = true;
-        self.log.write(self.call, self.began, code, message, violation);
+        self.log.write(self.call, self.started, code, message, violation);
     }
 
     /// Applies the fault: exits the process, or returns the error.
@@ -267,7 +267,7 @@ impl ScriptedService {
         call: Call,
         effect: impl FnOnce(&LockedState<'_>) -> Result<T, Refusal>,
     ) -> Result<Response<T>, Status> {
-        let mut pending = Pending { log: &self.log, call: &call, began: Instant::now(), logged: false };
+        let mut pending = Pending { log: &self.log, call: &call, started: Instant::now(), logged: false };
         let fault = self.faults.next_fault(call.method);
         let delay = self.options.delay + fault.as_ref().map_or(0, |fault| fault.delay_ms);
         if delay > 0 {

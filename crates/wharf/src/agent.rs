@@ -72,7 +72,7 @@ pub(crate) struct NodeAgent {
     /// API client with a node's permissions.
     pub(crate) cluster: Cluster,
     /// API client that may watch objects a node may not. Without it, the agent polls those objects.
-    pub(crate) wide: Option<Cluster>,
+    pub(crate) privileged_client: Option<Cluster>,
     /// Name of the Node object.
     pub(crate) name: String,
     /// Directory of pods, volumes and drivers' sockets.
@@ -95,7 +95,7 @@ impl NodeAgent {
         health_registry: &HealthRegistry,
         mut spawn: impl FnMut(&'static str, Component),
     ) {
-        let Self { cluster, wide, name, root, runtime, server, single_node, as_upstream } = self;
+        let Self { cluster, privileged_client, name, root, runtime, server, single_node, as_upstream } = self;
         let (root, plugins, health) = (Root::new(root), Plugins::new(), Health::new());
         let events = EventRecorder::start(&cluster, pods::COMPONENT, name.as_str());
         // Pods use the machine's network, and so its address.
@@ -107,13 +107,14 @@ impl NodeAgent {
             ..machine::Settings::new(name.as_str(), root.path())
         };
         let node = {
-            let (cluster, wide, gate, health) = (cluster.clone(), wide.clone(), gate.clone(), health.clone());
+            let (cluster, privileged_client, gate, health) =
+                (cluster.clone(), privileged_client.clone(), gate.clone(), health.clone());
             // It reads the Node again when it starts.
             async move {
                 let run = || {
                     machine::run(
                         cluster.clone(),
-                        wide.clone(),
+                        privileged_client.clone(),
                         gate.clone(),
                         health.clone(),
                         settings.clone(),
@@ -127,13 +128,13 @@ impl NodeAgent {
             volumes::Settings { hidden: runtime.hidden(), ..volumes::Settings::default() };
         departures::revert(&as_upstream, &mut plugin_settings, &mut volume_settings);
         // Started first, so that the node does not become Ready before drivers can register.
-        let (own, wider) = (cluster.clone(), wide.clone());
-        let running = plugins::run(plugins.clone(), own, wider, gate.clone(), health, plugin_settings);
+        let (own, privileged) = (cluster.clone(), privileged_client.clone());
+        let running = plugins::run(plugins.clone(), own, privileged, gate.clone(), health, plugin_settings);
         spawn("plugin manager", Box::pin(running));
         spawn("node status", Box::pin(node));
         let parts = volumes::VolumeManagerDeps {
             cluster: cluster.clone(),
-            wide: wide.clone(),
+            privileged_client: privileged_client.clone(),
             events: events.clone(),
             plugins,
             kernel: Arc::new(Linux::new()),
@@ -146,7 +147,7 @@ impl NodeAgent {
         spawn("volume manager", Box::pin(volumes::run(volumes.clone(), gate.clone())));
         let agent = Agent {
             cluster,
-            wide,
+            privileged_client,
             node: name,
             address: address.to_string(),
             server,
@@ -196,7 +197,7 @@ pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
     let runtime = open_runtime(root_dir.join("containers"), log_dir, hide)?;
     let agent = NodeAgent {
         cluster,
-        wide: None,
+        privileged_client: None,
         name: name.to_ascii_lowercase(),
         root: root_dir,
         runtime,

@@ -148,7 +148,7 @@ pub(crate) async fn run(args: ApiserverArgs) -> anyhow::Result<()> {
             // Without keys this is not a server's directory, and opening the store would create an empty one there.
             Pki::open(&data_dir)?;
             let store = Store::open(&data_dir, store::Options::default())
-                .with_context(|| format!("open {}", data_dir.display()))?;
+                .with_context(|| format!("failed to open {}", data_dir.display()))?;
             let revision = store.backup(&to).await?;
             println!("{}: backed up all objects up to revision {revision}", to.display());
             Ok(())
@@ -182,17 +182,17 @@ async fn serve(
         .recursive(true)
         .mode(0o700)
         .create(data_dir)
-        .with_context(|| format!("create {}", data_dir.display()))?;
+        .with_context(|| format!("failed to create {}", data_dir.display()))?;
     // The store's lock excludes a second server, also from the keys.
     let store = Store::open(data_dir, store::Options::default())
-        .with_context(|| format!("open {}", data_dir.display()))?;
+        .with_context(|| format!("failed to open {}", data_dir.display()))?;
     let pki = Arc::new(Pki::open_or_create(data_dir, now())?);
     let server = Server::bind(listen).await?;
     let authority = pki.certificate_pem().to_owned();
     let options =
         rest::Options { base_url: server.url(), ca_certificate: authority, ..rest::Options::default() };
     let api = Api::new(store, pki.access()?, options);
-    api.prepare().await.context("create the initial namespaces")?;
+    api.prepare().await.context("failed to create the initial namespaces")?;
     if let Some(out) = out {
         write_kubeconfig(&pki, &Identity::Admin, &server.url(), out)?;
     }
@@ -217,7 +217,7 @@ async fn serve(
 
 fn write_kubeconfig(pki: &Pki, identity: &Identity, server: &str, out: &Path) -> anyhow::Result<()> {
     let text = pki.kubeconfig(identity, server, now())?;
-    write_private(out, text.as_bytes()).with_context(|| format!("write {}", out.display()))
+    write_private(out, text.as_bytes()).with_context(|| format!("failed to write {}", out.display()))
 }
 
 pub(crate) fn now() -> Time {

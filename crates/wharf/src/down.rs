@@ -54,7 +54,7 @@ pub(crate) async fn run(args: DownArgs) -> anyhow::Result<()> {
     let Some(process) = running_process(&data_dir)? else {
         let dir = path.display();
         anyhow::bail!(
-            "no `wharf up` runs in {dir}. Pods that it left behind keep running with their volumes mounted; to stop them, \
+            "`wharf up` is not running in {dir}. Pods that it left behind keep running with their volumes mounted; to stop them, \
              run `wharf up --data-dir {dir}`, then `wharf down --data-dir {dir}`"
         );
     };
@@ -63,15 +63,16 @@ pub(crate) async fn run(args: DownArgs) -> anyhow::Result<()> {
         let cluster = Cluster::connect(&connect).await?;
         drain(&cluster, &data_dir, limit).await?;
     }
-    let pidfd = pidfd_open(process, PidfdFlags::empty()).context("find the process of `wharf up`")?;
-    pidfd_send_signal(&pidfd, Signal::TERM).context("send SIGTERM to `wharf up`")?;
-    let ended = tokio::task::spawn_blocking(move || {
+    let pidfd =
+        pidfd_open(process, PidfdFlags::empty()).context("failed to open the process of `wharf up`")?;
+    pidfd_send_signal(&pidfd, Signal::TERM).context("failed to send SIGTERM to `wharf up`")?;
+    let exited = tokio::task::spawn_blocking(move || {
         let wait = Timespec { tv_sec: EXIT_TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
         poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&wait))
     });
     anyhow::ensure!(
-        ended.await?? > 0,
-        "`wharf up` (process {}) has not exited yet",
+        exited.await?? > 0,
+        "`wharf up` (process {}) did not exit within {EXIT_TIMEOUT:?} of SIGTERM",
         process.as_raw_nonzero()
     );
     if !keep_pods {
@@ -88,13 +89,14 @@ fn running_process(data_dir: &DataDir) -> anyhow::Result<Option<Pid>> {
     if !file.exists() || Linux::new().try_lock(&PathBeneath::new(&dir, name))?.is_some() {
         return Ok(None);
     }
-    let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    let text =
+        std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
     let pid = text.trim().parse().ok().and_then(Pid::from_raw);
-    Ok(Some(pid.with_context(|| format!("{} does not name a process", file.display()))?))
+    Ok(Some(pid.with_context(|| format!("{} does not contain a process ID", file.display()))?))
 }
 
-/// Deletes all pods, and waits until they are gone and no volume is attached or mounted. Both are checked, because not
-/// all drivers attach.
+/// Deletes all pods, and waits until they are gone and no volume is attached or mounted. Mounts are checked too,
+/// because not all drivers attach volumes.
 async fn drain(cluster: &Cluster, data_dir: &DataDir, limit: Duration) -> anyhow::Result<()> {
     let pods = cluster.store::<Pod>(WatchOptions::default());
     let attachments = cluster.store::<VolumeAttachment>(WatchOptions::default());
@@ -130,7 +132,7 @@ async fn drain(cluster: &Cluster, data_dir: &DataDir, limit: Duration) -> anyhow
             let mounts = mounts.iter().map(|path| format!("mount {}", path.display()));
             let left: Vec<_> = pods.into_iter().chain(attached).chain(mounts).collect();
             anyhow::bail!(
-                "not drained after {limit:?}; still present: {}. `wharf up` is still running. Run `wharf explain pod/NAME` \
+                "failed to drain within {limit:?}; still present: {}. `wharf up` is still running. Run `wharf explain pod/NAME` \
                  for the reason, or set a longer --timeout",
                 left.join(", ")
             )
@@ -138,7 +140,7 @@ async fn drain(cluster: &Cluster, data_dir: &DataDir, limit: Duration) -> anyhow
     }
 }
 
-/// The mount points of volumes. A driver's own mounts do not count.
+/// The mount points of volumes. Mounts that a driver makes for itself are not included.
 fn mounted_volumes(data_dir: &DataDir) -> anyhow::Result<Vec<PathBuf>> {
     volume_mounts(Linux::new().mount_table(), &data_dir.kubelet_root())
 }
@@ -148,11 +150,12 @@ fn volume_mounts<E>(table: Result<MountTable, E>, kubelet_root: &Path) -> anyhow
 where
     E: std::error::Error + Send + Sync + 'static,
 {
-    let table =
-        table.context("read the mount table: volumes may still be mounted; `wharf up` is still running")?;
-    let ours = ["pods", "plugins/kubernetes.io"].map(|name| kubelet_root.join(name));
+    let table = table.context(
+        "failed to read the mount table: volumes may still be mounted; `wharf up` is still running",
+    )?;
+    let volume_dirs = ["pods", "plugins/kubernetes.io"].map(|name| kubelet_root.join(name));
     let mounts = table.mounts().iter().map(|mount| mount.mount_point.clone());
-    Ok(mounts.filter(|path| ours.iter().any(|dir| path.starts_with(dir))).collect())
+    Ok(mounts.filter(|path| volume_dirs.iter().any(|dir| path.starts_with(dir))).collect())
 }
 
 async fn wait_until_empty<K: wharf_model::Kind>(store: &Store<K>) {

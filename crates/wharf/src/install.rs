@@ -96,7 +96,8 @@ pub(crate) async fn run(args: InstallArgs) -> anyhow::Result<()> {
     for crd in CRDS {
         let crd: Value = serde_saphyr::from_str(crd).context("an embedded CRD is not valid YAML")?;
         let name = crd.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-        let done = install(&cluster, name, &crd).await.with_context(|| format!("install {name}"))?;
+        let done =
+            install(&cluster, name, &crd).await.with_context(|| format!("failed to install {name}"))?;
         match done {
             Outcome::Created => println!("created   {name}"),
             Outcome::Upgraded(what) => println!("upgraded  {name}: {what}"),

@@ -92,7 +92,7 @@ fn run<F: Future<Output = anyhow::Result<()>>>(
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .context("start the runtime")?;
+            .context("failed to start the runtime")?;
         runtime.block_on(async { work().await })
     };
     match run() {

@@ -15,8 +15,8 @@ pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 
 /// Like [`stop_signal`], for callers that distinguish the two signals.
 pub(crate) fn received_stop_signal() -> anyhow::Result<impl Future<Output = StopReason>> {
-    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
     Ok(async move {
         let (name, leaving) = tokio::select! {
             _ = terminate.recv() => ("SIGTERM", StopReason::Terminated),

@@ -16,7 +16,7 @@ pub(crate) async fn serve(
     let listener = match address {
         Some(address) => {
             let bound = TcpListener::bind(address).await;
-            Some(bound.with_context(|| format!("serve metrics on {address}"))?)
+            Some(bound.with_context(|| format!("failed to serve metrics on {address}"))?)
         }
         None => None,
     };

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn human_durations() {
+    fn durations_are_formatted_as_in_kubectl() {
         for (seconds, expected) in [
             (-2, "<invalid>"),
             (-1, "0s"),

@@ -49,7 +49,7 @@ pub(super) static CSI_DRIVER: Kind = Kind {
     validate_update: |driver, old| {
         let mut causes = meta::validate_update(driver, old);
         causes.extend(validate_spec(driver));
-        // Upstream misspells the field.
+        // Upstream misspells the field in its errors.
         causes.extend(meta::immutable(driver, old, "/spec/attachRequired", "spec.attachedRequired"));
         causes.extend(meta::immutable(
             driver,
@@ -104,13 +104,14 @@ pub(super) static CSI_DRIVER: Kind = Kind {
 
 fn validate_spec(driver: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
-    for (field, named) in [
+    // Upstream misspells attachRequired in its errors.
+    for (field, reported) in [
         ("attachRequired", "attachedRequired"),
         ("podInfoOnMount", "podInfoOnMount"),
         ("storageCapacity", "storageCapacity"),
     ] {
         if !json::has(driver, &format!("/spec/{field}")) {
-            causes.push(Cause::required(&format!("spec.{named}"), ""));
+            causes.push(Cause::required(&format!("spec.{reported}"), ""));
         }
     }
     let policy = json::at(driver, "/spec/fsGroupPolicy");
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults() {
+    fn unset_fields_get_defaults() {
         let mut driver = json!({"metadata": {"name": "d"}});
         (CSI_DRIVER.default)(&mut driver);
         assert_eq!(

@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn field_selectors() {
+    fn field_selectors_read_supported_fields() {
         let value = |kind: &Kind, event: &Value, field: &str| kind.field(field).map(|value| value(event));
         for (kind, event, field, expected) in [
             (&EVENT, old(), "involvedObject.uid", Some("u")),

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn subdomains() {
+    fn subdomains_are_validated() {
         let rule = |name: &str| subdomain(name, false);
         for good in ["a", "a-b.c", "1.2", &"a".repeat(253)] {
             check(rule, good, &[]);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn labels() {
+    fn labels_are_validated() {
         let rule = |name: &str| label(name, false);
         check(rule, "a-1", &[]);
         check(rule, "a.b", &["must not contain dots"]);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn path_segments() {
+    fn path_segments_are_validated() {
         let rule = |name: &str| path_segment(name, false);
         check(rule, "A_b", &[]);
         check(rule, "..", &["may not be '..'"]);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn qualified_names() {
+    fn qualified_names_are_validated() {
         for good in ["a", "A_b.c", "example.com/A", &format!("x/{}", "a".repeat(63))] {
             check(qualified_name, good, &[]);
         }
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn label_values() {
+    fn label_values_are_validated() {
         for good in ["", "a", "A_b.c-1"] {
             check(label_value, good, &[]);
         }
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn keys() {
+    fn config_keys_are_validated() {
         for good in ["a", ".a", "A_b.c-1", "...a_"] {
             assert_eq!(config_key(good).is_empty(), !good.starts_with(".."), "{good}");
         }

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn field_selectors() {
+    fn field_selectors_read_supported_fields() {
         let value = |field: &str| NAMESPACE.field(field).map(|value| value(&stored()));
         assert_eq!(value("metadata.name").as_deref(), Some("team"));
         assert_eq!(value("status.phase").as_deref(), Some("Active"));

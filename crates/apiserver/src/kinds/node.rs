@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults() {
+    fn unset_fields_get_defaults() {
         let mut node = json!({"metadata": {"name": "n"}, "spec": {"podCIDR": "10.0.0.0/24"}, "status": {
             "capacity": {"cpu": "1"}, "nodeInfo": {"osImage": "x"}, "conditions": [{"type": "Ready", "status": "True"}],
         }});

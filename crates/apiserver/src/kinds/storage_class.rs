@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults() {
+    fn unset_fields_get_defaults() {
         let mut class = valid();
         (STORAGE_CLASS.default)(&mut class);
         assert_eq!(class["reclaimPolicy"], "Delete");

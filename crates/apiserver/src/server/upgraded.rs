@@ -6,8 +6,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Attached to each request over a socket. An upgraded connection keeps its connection slot, is notified when the
-/// server shuts down, and the server waits for it.
+/// Extension of each request that arrives over a socket, for handlers that upgrade the connection. An upgraded
+/// connection keeps its connection slot, and the server notifies it on shutdown and waits for it.
 #[derive(Clone)]
 pub(crate) struct UpgradedConnection {
     pub(crate) stop: CancellationToken,
@@ -16,7 +16,7 @@ pub(crate) struct UpgradedConnection {
 }
 
 impl UpgradedConnection {
-    /// Runs the upgraded connection.
+    /// Spawns the task that serves the upgraded connection. The connection slot is released when the task ends.
     pub(crate) fn spawn(self, task: impl Future<Output = ()> + Send + 'static) {
         let Self { connections, slot, .. } = self;
         connections.spawn(async move {

@@ -54,7 +54,7 @@ pub(super) enum Problem {
     #[error("VolumeBindingMode not set for StorageClass {0:?}: recreate the class with one")]
     NoBindingMode(String),
     /// The API server rejects such a volume.
-    #[error("PersistentVolume {0:?} is without a storage capacity: set spec.capacity.storage")]
+    #[error("PersistentVolume {0:?} has no storage capacity: set spec.capacity.storage")]
     NoCapacity(String),
 }
 

@@ -1,4 +1,4 @@
-//! The rules: which claims wait for expansion, and by which resizer.
+//! The rules: which claims need an expansion, and which resizer performs it.
 
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ pub(super) struct Step {
     pub(super) resizer: Option<&'static str>,
 }
 
+/// The requested size and the capacity.
 fn sizes(claim: &PersistentVolumeClaim) -> (Quantity, Quantity) {
     let size = |size: Option<Quantity>| size.unwrap_or(Quantity::ZERO);
     (size(claim.requested_storage()), size(claim.status.capacity.storage))
@@ -29,19 +30,19 @@ pub(super) fn needs_check(change: &Change<PersistentVolumeClaim>) -> bool {
     let Some(new) = change.new.as_deref().filter(|new| new.status.phase == ClaimPhase::Bound) else {
         return false;
     };
-    let (requested, has) = sizes(new);
+    let (requested, capacity) = sizes(new);
     change
         .old
         .as_deref()
         .map(sizes)
-        .is_none_or(|(requested_before, had)| requested > requested_before || has > had)
+        .is_none_or(|(old_requested, old_capacity)| requested > old_requested || capacity > old_capacity)
 }
 
 /// The claim that a volume references now and did not before.
 pub(super) fn newly_bound_claim(change: &Change<PersistentVolume>) -> Option<Key> {
     let claim = |volume: &Arc<PersistentVolume>| volume.spec.claim_ref.as_ref().map(ClaimRef::key);
-    let was = change.old.as_ref().and_then(claim);
-    change.new.as_ref().and_then(claim).filter(|new| was.as_ref() != Some(new))
+    let old = change.old.as_ref().and_then(claim);
+    change.new.as_ref().and_then(claim).filter(|new| old.as_ref() != Some(new))
 }
 
 /// The step for a claim and the volume it names.
@@ -50,20 +51,20 @@ pub(super) fn decide(claim: &PersistentVolumeClaim, volume: Option<&PersistentVo
     let Some(volume) = volume.filter(bound).filter(|_| claim.status.phase == ClaimPhase::Bound) else {
         return Step::default();
     };
-    let (requested, has) = sizes(claim);
-    let on_node = volume.metadata.annotations.contains_key(annotation::PRE_RESIZE_CAPACITY);
-    if requested <= has && !on_node {
+    let (requested, capacity) = sizes(claim);
+    let node_expansion_pending = volume.metadata.annotations.contains_key(annotation::PRE_RESIZE_CAPACITY);
+    if requested <= capacity && !node_expansion_pending {
         return Step::default();
     }
     let plugin = volume.metadata.annotation(annotation::PROVISIONED_BY).filter(|_| volume.spec.csi.is_none());
     match plugin.and_then(|plugin| csi_driver_for(plugin).map(|driver| (plugin, driver))) {
         Some((plugin, driver)) => {
-            let known = claim.metadata.annotation(annotation::STORAGE_RESIZER) == Some(driver);
+            let annotated = claim.metadata.annotation(annotation::STORAGE_RESIZER) == Some(driver);
             Step {
                 event: Some(format!(
                     "CSI migration enabled for {plugin}; waiting for external resizer to expand the pvc"
                 )),
-                resizer: (!known).then_some(driver),
+                resizer: (!annotated).then_some(driver),
             }
         }
         None => Step {
@@ -79,11 +80,11 @@ mod tests {
 
     use super::*;
 
-    fn claim(requested: &str, has: &str, phase: &str, annotations: Value) -> PersistentVolumeClaim {
+    fn claim(requested: &str, capacity: &str, phase: &str, annotations: Value) -> PersistentVolumeClaim {
         serde_json::from_value(json!({
             "metadata": {"name": "c", "namespace": "ns", "uid": "u", "annotations": annotations},
             "spec": {"volumeName": "v", "resources": {"requests": {"storage": requested}}},
-            "status": {"phase": phase, "capacity": {"storage": has}},
+            "status": {"phase": phase, "capacity": {"storage": capacity}},
         }))
         .unwrap()
     }
@@ -107,7 +108,7 @@ mod tests {
         let ebs = || json!({"pv.kubernetes.io/provisioned-by": "kubernetes.io/aws-ebs"});
         let annotated = || json!({"volume.kubernetes.io/storage-resizer": "ebs.csi.aws.com"});
         let driver = Some("ebs.csi.aws.com");
-        for (rule, claim, volume, event, resizer) in [
+        for (case, claim, volume, event, resizer) in [
             (
                 "large enough",
                 claim("1Gi", "1Gi", "Bound", none()),
@@ -161,44 +162,45 @@ mod tests {
             ("not bound", claim("2Gi", "1Gi", "Lost", none()), Some(volume("u", true, none())), None, None),
         ] {
             let step = Step { event: event.map(str::to_owned), resizer };
-            assert_eq!(decide(&claim, volume.as_ref()), step, "{rule}");
+            assert_eq!(decide(&claim, volume.as_ref()), step, "{case}");
         }
     }
 
     /// The watch may report a bound claim that requests more before it reports its volume.
     #[test]
     fn late_volume_enqueues_its_claim() {
-        let of = |name: &str| {
+        let volume_of = |name: &str| {
             let reference = json!({"namespace": "ns", "name": name, "uid": "u"});
             Some(Arc::new(serde_json::from_value(json!({"spec": {"claimRef": reference}})).unwrap()))
         };
         let free = || Some(Arc::new(PersistentVolume::default()));
-        for (rule, old, new, claim) in [
-            ("new", None, of("c"), Some("c")),
+        for (case, old, new, claim) in [
+            ("new", None, volume_of("c"), Some("c")),
             ("new, without claimRef", None, free(), None),
-            ("claimRef set", free(), of("c"), Some("c")),
-            ("claimRef of another claim", of("c"), of("d"), Some("d")),
-            ("unchanged", of("c"), of("c"), None),
-            ("claimRef removed", of("c"), free(), None),
-            ("deleted", of("c"), None, None),
+            ("claimRef set", free(), volume_of("c"), Some("c")),
+            ("claimRef of another claim", volume_of("c"), volume_of("d"), Some("d")),
+            ("unchanged", volume_of("c"), volume_of("c"), None),
+            ("claimRef removed", volume_of("c"), free(), None),
+            ("deleted", volume_of("c"), None, None),
         ] {
             let change = Change { key: Key::cluster("v"), old, new };
-            assert_eq!(newly_bound_claim(&change), claim.map(|name| Key::namespaced("ns", name)), "{rule}");
+            assert_eq!(newly_bound_claim(&change), claim.map(|name| Key::namespaced("ns", name)), "{case}");
         }
     }
 
     /// As upstream, a bound claim is checked when it is new, requests more, or has grown.
     #[test]
     fn bound_claim_is_checked_when_it_grows() {
-        let of = |requested: &str, has: &str| Some(Arc::new(claim(requested, has, "Bound", json!({}))));
+        let bound =
+            |requested: &str, capacity: &str| Some(Arc::new(claim(requested, capacity, "Bound", json!({}))));
         for (old, new, expected) in [
-            (None, of("1Gi", "1Gi"), true),
-            (of("1Gi", "1Gi"), of("2Gi", "1Gi"), true),
-            (of("2Gi", "1Gi"), of("2Gi", "2Gi"), true),
-            (of("2Gi", "1Gi"), of("2Gi", "1Gi"), false),
-            (of("3Gi", "1Gi"), of("2Gi", "1Gi"), false),
+            (None, bound("1Gi", "1Gi"), true),
+            (bound("1Gi", "1Gi"), bound("2Gi", "1Gi"), true),
+            (bound("2Gi", "1Gi"), bound("2Gi", "2Gi"), true),
+            (bound("2Gi", "1Gi"), bound("2Gi", "1Gi"), false),
+            (bound("3Gi", "1Gi"), bound("2Gi", "1Gi"), false),
             (None, Some(Arc::new(claim("2Gi", "1Gi", "Pending", json!({})))), false),
-            (of("1Gi", "1Gi"), None, false),
+            (bound("1Gi", "1Gi"), None, false),
         ] {
             let change = Change { key: Key::namespaced("ns", "c"), old, new };
             assert_eq!(needs_check(&change), expected, "{change:?}");

@@ -12,7 +12,7 @@ use super::decide::{
 };
 use super::{DELETING, ProtectionController};
 
-/// How many conflicts in a row are answered by a re-read before a conflict counts as a failure.
+/// Maximum number of attempts after conflicts; the object is re-read after each.
 const MAX_CONFLICTS: u32 = 5;
 
 /// Why a finalizer could not be updated.
@@ -21,13 +21,13 @@ pub(super) enum ProtectionError {
     /// The API server rejected the request.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// Another replica has to do it.
+    /// This replica no longer holds the lease.
     #[error("the lease was lost; the new leader continues")]
     NotLeader,
     /// Another client keeps changing the object.
     #[error("{0} still conflicts after {MAX_CONFLICTS} attempts: another client keeps changing it")]
     TooManyConflicts(String),
-    /// An incomplete list proves nothing.
+    /// The list is incomplete, so it does not prove that the object is unused.
     #[error("{count} {kind} objects cannot be decoded, so {subject} may be in use: repair or delete them")]
     Unreadable {
         /// The object that is being deleted.
@@ -65,7 +65,7 @@ impl ProtectionController {
             let (key, uid) = (claim.key(), &claim.metadata.uid);
             let patch = || {
                 let claim = self.claims.get(&key)?;
-                // The list proves nothing about another claim of that name.
+                // The pod list does not cover a new claim of the same name.
                 let same =
                     claim.metadata.uid == *uid && claim_action(&claim) == FinalizerAction::RemoveIfUnused;
                 same.then(|| remove_finalizer(&claim.metadata, finalizer::CLAIM_PROTECTION))?
@@ -76,7 +76,7 @@ impl ProtectionController {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Adds the finalizer to a volume, or removes it from a deleted one.
+    /// Adds the finalizer to a volume, or removes it from one that is being deleted.
     pub(super) async fn reconcile_volume(&self, name: &str) -> Result<(), ProtectionError> {
         let key = Key::cluster(name);
         let patch = || {
@@ -94,7 +94,7 @@ impl ProtectionController {
         self.patch_until_current::<PersistentVolume>(&key, patch).await
     }
 
-    /// Adds the finalizer to a VolumeAttributesClass, or removes it from a deleted one that is unused.
+    /// Adds the finalizer to a VolumeAttributesClass, or removes it from an unused one that is being deleted.
     pub(super) async fn reconcile_class(&self, name: &str) -> Result<(), ProtectionError> {
         let key = Key::cluster(name);
         let Some(class) = self.classes.get(&key) else { return Ok(()) };
@@ -125,12 +125,12 @@ impl ProtectionController {
         if known {
             return Ok(true);
         }
-        let (all, item) = (WatchOptions::default(), format!("VolumeAttributesClass {class}"));
-        let volumes: Vec<PersistentVolume> = self.list_all(&all, &item).await?;
+        let (all, subject) = (WatchOptions::default(), format!("VolumeAttributesClass {class}"));
+        let volumes: Vec<PersistentVolume> = self.list_all(&all, &subject).await?;
         if volumes.iter().any(|volume| classes_of_volume(volume).contains(class)) {
             return Ok(true);
         }
-        let claims: Vec<PersistentVolumeClaim> = self.list_all(&all, &item).await?;
+        let claims: Vec<PersistentVolumeClaim> = self.list_all(&all, &subject).await?;
         Ok(claims.iter().any(|claim| classes_of_claim(claim).contains(class)))
     }
 
@@ -148,7 +148,7 @@ impl ProtectionController {
         }
     }
 
-    /// Sends the patch, and recomputes and resends it after conflicts until none is needed.
+    /// Sends the patch. After a conflict, re-reads the object, recomputes the patch and sends it again.
     async fn patch_until_current<K: Kind>(
         &self,
         key: &Key,
@@ -174,7 +174,7 @@ impl ProtectionController {
     }
 }
 
-/// The same patch, for this version only.
+/// Makes a JSON patch fail if the object's resource version has changed.
 fn at_version(patch: Patch, meta: &Meta) -> Patch {
     let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version});
     match patch {

@@ -22,14 +22,14 @@ fn ids_and_names_are_validated() {
         name("name", good).unwrap();
         node_id("node_id", good).unwrap();
     }
-    for (bad, says) in [
+    for (bad, expected) in [
         ("", "volume_id is required"),
         (id_129.as_str(), "volume_id must not be longer than 128 bytes"),
         ("a\0", "control"),
         ("a\n", "control"),
         ("\u{9f}", "control"),
     ] {
-        refused(RULES.id("volume_id", bad), says);
+        refused(RULES.id("volume_id", bad), expected);
     }
     let longer = Rules { max_id: 200, ..RULES };
     longer.id("volume_id", &"x".repeat(200)).unwrap();
@@ -45,7 +45,7 @@ fn ids_and_names_are_validated() {
 fn paths_must_be_absolute_and_clean() {
     assert_eq!(path("target_path", "/var/lib/x").unwrap(), Path::new("/var/lib/x"));
     path("target_path", "/var/lib/..x/y..").unwrap();
-    for (bad, says) in [
+    for (bad, expected) in [
         ("", "target_path is required"),
         ("var/lib", "absolute"),
         ("./x", "absolute"),
@@ -53,7 +53,7 @@ fn paths_must_be_absolute_and_clean() {
         ("/x/..", "\"..\""),
         ("/a\0", "control"),
     ] {
-        refused(path("target_path", bad), says);
+        refused(path("target_path", bad), expected);
     }
     refused(path("target_path", &format!("/{}", "x".repeat(4095))), "4095");
 }

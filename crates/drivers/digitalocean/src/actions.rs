@@ -89,14 +89,14 @@ impl Attachments {
 
     async fn operate(&self, goal: Goal, volume: &str) -> Result<Option<Volume>, OperationError> {
         let client = if goal.urgent() { self.client.urgent() } else { self.client.clone() };
-        let began = Instant::now();
-        let deadline = began + self.polling.timeout;
+        let start = Instant::now();
+        let deadline = start + self.polling.timeout;
         let mut run = Operation {
             attachments: self,
             client,
             goal,
             volume,
-            began,
+            start,
             deadline,
             started: false,
             obstacle: None,
@@ -119,7 +119,7 @@ struct Operation<'a> {
     client: Client,
     goal: Goal,
     volume: &'a str,
-    began: Instant,
+    start: Instant,
     deadline: Instant,
     /// Whether an action that this operation started is running, or may be running.
     started: bool,
@@ -192,7 +192,7 @@ impl Operation<'_> {
 
     fn timed_out(&self, message: &str) -> OperationError {
         let what = self.goal.describe(self.volume);
-        let waited = self.began.elapsed();
+        let waited = self.start.elapsed();
         let message = message.to_owned();
         match self.started {
             true => OperationError::Unfinished { what, waited, message },
@@ -205,7 +205,7 @@ impl Operation<'_> {
         let what = self.goal.describe(self.volume);
         match self.started {
             true => {
-                OperationError::Unfinished { what, waited: self.began.elapsed(), message: error.to_string() }
+                OperationError::Unfinished { what, waited: self.start.elapsed(), message: error.to_string() }
             }
             false => OperationError::Api { what, error },
         }

@@ -47,7 +47,7 @@ pub struct NodeOptions {
     pub state_dir: PathBuf,
 }
 
-/// Volumes as devices of this droplet.
+/// Finds the block devices of volumes on this droplet.
 #[derive(Clone)]
 pub struct NodeDevices {
     kernel: Arc<dyn Kernel>,
@@ -88,9 +88,9 @@ impl NodeDevices {
         &self,
         name: &str,
         at_least: u64,
-        within: Duration,
+        timeout: Duration,
     ) -> Result<Device, DeviceError> {
-        let end = Instant::now() + within;
+        let end = Instant::now() + timeout;
         let watch = Watch::new();
         loop {
             watch.add(&self.paths.links);
@@ -122,7 +122,7 @@ impl NodeDevices {
                     "{} cannot be used after {} s: {reason}; the next call retries; check whether the \
                      volume is attached to this droplet",
                     self.paths.link_of(name).display(),
-                    within.as_secs()
+                    timeout.as_secs()
                 ))
                 .into());
             }
@@ -230,16 +230,16 @@ impl Devices for NodeDevices {
         self.run(move |this| {
             let name = match hint {
                 Ok(name) => Some(name),
-                // No link leads to it: not a DigitalOcean volume.
+                // Without a link to this device, it is not a DigitalOcean volume.
                 Err(device) => this.paths.volume_name_of(&device).unwrap_or_default(),
             };
             let Some(name) = name else { return Ok(None) };
             if let Some(other) = this.records.other_of(&name, &id).map_err(failed)? {
                 tracing::warn!(
                     volume_handle = id,
-                    name,
-                    other,
-                    "did not adopt device: the record of another volume has the same name"
+                    volume_name = name,
+                    other_volume_handle = other,
+                    "did not adopt device: the record of another volume has the same volume name"
                 );
                 return Ok(None);
             }
@@ -263,7 +263,7 @@ impl Devices for NodeDevices {
 
     async fn refresh(&self, request: &RefreshDevice) -> Result<Device, DeviceError> {
         let (id, at_least) = (&request.id, request.at_least);
-        let (volume, not_here) =
+        let (volume, not_staged) =
             (id.clone(), || DeviceError::NotFound(format!("volume {id} is not staged on this node")));
         let found = self.run(move |this| this.read_record(&volume)).await?;
         let (record, device) = found.ok_or_else(not_here)?;
@@ -289,7 +289,7 @@ impl Devices for NodeDevices {
                 );
                 Ok(device)
             }
-            response => response,
+            result => result,
         }
     }
 

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn allocated_ranges() {
+    fn allocated_ranges_are_clipped_and_merged() {
         type Case<'a> = (&'a [Extent], u64, u64, &'a [(u64, u64)]);
         let cases: &[Case<'_>] = &[
             (&[], 100, 0, &[]),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_ranges() {
+    fn changed_ranges_differ_in_physical_address() {
         type Case<'a> = (&'a str, &'a [Extent], &'a [Extent], &'a [(u64, u64)]);
         let shared = extent(0, 100, 1000);
         let cases: &[Case<'_>] = &[

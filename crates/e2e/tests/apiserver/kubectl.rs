@@ -13,7 +13,7 @@ struct Case {
     run: String,
     /// Its stdin.
     stdin: Option<String>,
-    /// Commands to run as soon as it has begun to print, in the same syntax. For commands that watch and exit on
+    /// Commands to run as soon as it has started to print, in the same syntax. For commands that watch and exit on
     /// their own.
     #[serde(default)]
     meanwhile: Vec<String>,

@@ -91,7 +91,7 @@ impl Servers {
         self.run_while(side, args, stdin, || ())
     }
 
-    /// Runs kubectl, and runs `then` when it has begun to print.
+    /// Runs kubectl, and runs `then` when it has started to print.
     pub(crate) fn run_while(
         &self,
         side: Side,

@@ -9,9 +9,9 @@ use wharf_testkit::{ApiClient, ScriptedDriver};
 use super::environment::{DRIVER, NAMESPACE};
 use super::model::{Claim, Model, Source};
 
-/// The finalizers that an idle claim has until it is deleted; it gets the second one when it is cloned. Any other
-/// finalizer means that a controller is still working.
-const AT_REST: [&str; 2] =
+/// The finalizers that an idle claim may have; it gets the second one when it is cloned. Any other finalizer means that
+/// a controller is still working on the claim.
+const IDLE_FINALIZERS: [&str; 2] =
     ["kubernetes.io/pvc-protection", "provisioner.storage.kubernetes.io/cloning-protection"];
 
 /// The observed objects, by name.
@@ -49,7 +49,7 @@ impl Observed {
         found.claims(self, model, driver);
         found.snapshots(self, model, driver);
         found.groups(self, model, driver);
-        found.same("intents", &BTreeSet::new(), &names(&self.intents));
+        found.compare_names("intents", &BTreeSet::new(), &names(&self.intents));
         found.0
     }
 
@@ -63,43 +63,43 @@ impl Observed {
 struct Differences(Vec<String>);
 
 impl Differences {
-    fn unless(&mut self, so: bool, what: impl FnOnce() -> String) {
-        if !so {
-            self.0.push(what());
+    fn require(&mut self, condition: bool, message: impl FnOnce() -> String) {
+        if !condition {
+            self.0.push(message());
         }
     }
 
-    fn same(&mut self, what: &str, wanted: &BTreeSet<String>, found: &BTreeSet<String>) {
-        for name in found.difference(wanted) {
-            self.0.push(format!("{what}: {name} should not be there"));
+    fn compare_names(&mut self, kind: &str, expected: &BTreeSet<String>, found: &BTreeSet<String>) {
+        for name in found.difference(expected) {
+            self.0.push(format!("{kind}: {name} should not exist"));
         }
-        for name in wanted.difference(found) {
-            self.0.push(format!("{what}: {name} is missing"));
+        for name in expected.difference(found) {
+            self.0.push(format!("{kind}: {name} is missing"));
         }
     }
 
     fn claims(&mut self, observed: &Observed, model: &Model, driver: &ScriptedDriver) {
-        self.same("claims", &names(&model.claims), &names(&observed.claims));
+        self.compare_names("claims", &names(&model.claims), &names(&observed.claims));
         let volumes = model.claims.values().map(|claim| format!("pvc-{}", claim.uid)).collect();
-        self.same("volumes", &volumes, &names(&observed.volumes));
+        self.compare_names("volumes", &volumes, &names(&observed.volumes));
         let handles = model.claims.values().map(Claim::volume).collect();
-        self.same("the driver's volumes", &handles, &driver.volumes());
+        self.compare_names("the driver's volumes", &handles, &driver.volumes());
         for (name, claim) in &model.claims {
             let Some(object) = observed.claims.get(name) else { continue };
-            self.unless(text(object, "/status/phase") == "Bound", || format!("{name} is not bound"));
+            self.require(text(object, "/status/phase") == "Bound", || format!("{name} is not bound"));
             let finalizers = strings(&object["metadata"]["finalizers"]);
-            let at_rest = finalizers.iter().all(|finalizer| AT_REST.contains(&finalizer.as_str()));
-            self.unless(at_rest, || format!("{name} has {finalizers:?}"));
+            let is_idle = finalizers.iter().all(|finalizer| IDLE_FINALIZERS.contains(&finalizer.as_str()));
+            self.require(is_idle, || format!("{name} has finalizers {finalizers:?}"));
             let volume = observed.volumes.get(&format!("pvc-{}", claim.uid)).unwrap_or(&Value::Null);
             let record = driver.record("volumes", &claim.volume()).unwrap_or_default();
-            for (whose, bytes) in [
-                ("request", bytes(text(object, "/spec/resources/requests/storage"))),
-                ("capacity", bytes(text(object, "/status/capacity/storage"))),
-                ("volume", bytes(text(volume, "/spec/capacity/storage"))),
-                ("driver", record["bytes"].as_u64()),
+            for (size, bytes) in [
+                ("requested size", bytes(text(object, "/spec/resources/requests/storage"))),
+                ("capacity of the claim", bytes(text(object, "/status/capacity/storage"))),
+                ("capacity of the volume", bytes(text(volume, "/spec/capacity/storage"))),
+                ("size in the driver", record["bytes"].as_u64()),
             ] {
-                self.unless(bytes == Some(claim.bytes), || {
-                    format!("{name}: {whose} is {bytes:?} and should be {}", claim.bytes)
+                self.require(bytes == Some(claim.bytes), || {
+                    format!("{name}: {size} is {bytes:?}, expected {}", claim.bytes)
                 });
             }
             let (from_snapshot, from_volume) = match &claim.source {
@@ -108,66 +108,74 @@ impl Differences {
                 Source::Claim { volume, .. } => (None, Some(volume.as_str())),
             };
             let from = (record["source_snapshot"].as_str(), record["source_volume"].as_str());
-            self.unless(from == (from_snapshot, from_volume), || {
+            self.require(from == (from_snapshot, from_volume), || {
                 format!("{name} was created from {from:?} instead of {:?}", claim.source)
             });
             let file = fs::read_to_string(driver.data(&claim.volume()).join("file")).ok();
-            let right = match &file {
+            let is_expected = match &file {
                 Some(file) => *file == claim.holds.text,
                 None => !claim.holds.certain,
             };
-            self.unless(right, || format!("{name} holds {file:?} and should hold {:?}", claim.holds));
+            self.require(is_expected, || format!("{name} contains {file:?}, expected {:?}", claim.holds));
         }
     }
 
     /// Each snapshot has its content, each content its snapshot, and the driver has the snapshots that the contents
     /// name.
     fn snapshots(&mut self, observed: &Observed, model: &Model, driver: &ScriptedDriver) {
-        let alone = observed.snapshots.iter().filter(|(_, it)| group_of(it).is_none());
-        let alone = alone.map(|(name, _)| name.clone()).collect();
-        self.same("snapshots", &names(&model.snapshots), &alone);
-        let bound = |it: &Value| text(it, "/status/boundVolumeSnapshotContentName").to_owned();
-        let contents = observed.snapshots.values().map(bound).collect();
-        self.same("contents", &contents, &names(&observed.contents));
-        let handle = |it: &Value| text(it, "/status/snapshotHandle").to_owned();
-        self.same(
+        let ungrouped = observed.snapshots.iter().filter(|(_, snapshot)| group_of(snapshot).is_none());
+        let ungrouped = ungrouped.map(|(name, _)| name.clone()).collect();
+        self.compare_names("snapshots", &names(&model.snapshots), &ungrouped);
+        let bound_content =
+            |snapshot: &Value| text(snapshot, "/status/boundVolumeSnapshotContentName").to_owned();
+        let contents = observed.snapshots.values().map(bound_content).collect();
+        self.compare_names("contents", &contents, &names(&observed.contents));
+        let handle = |content: &Value| text(content, "/status/snapshotHandle").to_owned();
+        self.compare_names(
             "the driver's snapshots",
             &observed.contents.values().map(handle).collect(),
             &driver.snapshots(),
         );
         for (name, object) in &observed.snapshots {
-            self.unless(object["status"]["readyToUse"] == true, || format!("snapshot {name} is not ready"));
-            self.unless(object["status"]["error"].is_null(), || {
-                format!("{name}: {}", object["status"]["error"])
+            self.require(object["status"]["readyToUse"] == true, || format!("snapshot {name} is not ready"));
+            self.require(object["status"]["error"].is_null(), || {
+                format!("{name} has an error: {}", object["status"]["error"])
             });
-            let content = observed.contents.get(&bound(object)).unwrap_or(&Value::Null);
-            let back = text(content, "/spec/volumeSnapshotRef/uid");
-            self.unless(back == text(object, "/metadata/uid"), || format!("{name}'s content is {back:?}'s"));
-            let at_work = content["metadata"]["annotations"].to_string().contains("being-");
-            self.unless(!at_work, || format!("{name}: {}", content["metadata"]["annotations"]));
+            let content = observed.contents.get(&bound_content(object)).unwrap_or(&Value::Null);
+            let bound_uid = text(content, "/spec/volumeSnapshotRef/uid");
+            self.require(bound_uid == text(object, "/metadata/uid"), || {
+                format!("the content of {name} references the snapshot with UID {bound_uid:?}")
+            });
+            let in_progress = content["metadata"]["annotations"].to_string().contains("being-");
+            self.require(!in_progress, || {
+                format!("{name} is in progress: {}", content["metadata"]["annotations"])
+            });
             let Some(requested) = model.snapshots.get(name) else { continue };
-            self.unless(handle(content) == requested.handle(), || format!("{name} is {:?}", handle(content)));
+            self.require(handle(content) == requested.handle(), || {
+                format!("{name} has handle {:?}", handle(content))
+            });
             let volume = driver.record("snapshots", &requested.handle()).unwrap_or_default()["volume"].take();
-            self.unless(volume == requested.volume, || {
-                format!("{name} is of {volume}, not of {}", requested.volume)
+            self.require(volume == requested.volume, || {
+                format!("{name} is a snapshot of {volume}, expected {}", requested.volume)
             });
         }
     }
 
     fn groups(&mut self, observed: &Observed, model: &Model, driver: &ScriptedDriver) {
-        self.same("groups", &names(&model.groups), &names(&observed.groups));
+        self.compare_names("groups", &names(&model.groups), &names(&observed.groups));
         let contents = model.groups.values().map(|group| format!("groupsnapcontent-{}", group.uid)).collect();
-        self.same("group contents", &contents, &names(&observed.group_contents));
+        self.compare_names("group contents", &contents, &names(&observed.group_contents));
         let handles = model.groups.values().map(|group| group.handle()).collect();
-        self.same("the driver's groups", &handles, &driver.groups());
+        self.compare_names("the driver's groups", &handles, &driver.groups());
         for (name, object) in &observed.groups {
-            self.unless(object["status"]["readyToUse"] == true, || format!("group {name} is not ready"));
+            self.require(object["status"]["readyToUse"] == true, || format!("group {name} is not ready"));
             let Some(requested) = model.groups.get(name) else { continue };
             let record = driver.record("groups", &requested.handle()).unwrap_or_default();
-            let wanted: BTreeSet<String> = strings(&record["members"]);
-            let members = observed.snapshots.values().filter(|it| group_of(it) == Some(name));
-            let members = members.map(|it| observed.handle(it).unwrap_or_default().to_owned()).collect();
-            self.same(&format!("members of {name}"), &wanted, &members);
+            let expected: BTreeSet<String> = strings(&record["members"]);
+            let members = observed.snapshots.values().filter(|snapshot| group_of(snapshot) == Some(name));
+            let members =
+                members.map(|snapshot| observed.handle(snapshot).unwrap_or_default().to_owned()).collect();
+            self.compare_names(&format!("members of {name}"), &expected, &members);
         }
     }
 }

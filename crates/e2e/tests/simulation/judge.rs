@@ -9,9 +9,9 @@ use wharf_model::{
 };
 
 use crate::driver::lock;
+use crate::expected_steps::{ExpectedStep, World};
 use crate::planted::{self, Bug};
-use crate::testbed::{AT_ONCE, Testbed};
-use crate::turns::{Turn, World};
+use crate::testbed::{IMMEDIATE_CLASS, Testbed};
 
 /// Part of the failure if objects remain after everything was deleted.
 pub(crate) const LEFT_BEHIND: &str = "left behind:";
@@ -41,7 +41,7 @@ fn claim_must_progress(claim: &PersistentVolumeClaim, pods: &[Pod], offline: boo
     match claim.status.phase {
         _ if claim.metadata.is_deleting() => false,
         ClaimPhase::Bound => !is_as_large(claim) && !offline && pods.iter().any(used),
-        _ => claim.class() == Some(AT_ONCE),
+        _ => claim.class() == Some(IMMEDIATE_CLASS),
     }
 }
 
@@ -55,11 +55,11 @@ impl Testbed {
     /// The names of pods and claims that have not converged.
     pub(crate) async fn waiting(&self) -> String {
         let claims = self.all::<PersistentVolumeClaim>().await;
-        let goes = |name: &str| {
+        let is_deleting = |name: &str| {
             claims.iter().any(|claim| claim.metadata.name == name && claim.metadata.is_deleting())
         };
         let pods = self.all::<Pod>().await;
-        let waits = |pod: &&Pod| !pod_is_done(pod) && !pod.claims.iter().any(|claim| goes(claim));
+        let waits = |pod: &&Pod| !pod_is_done(pod) && !pod.claims.iter().any(|claim| is_deleting(claim));
         let offline = |claim: &PersistentVolumeClaim| {
             let handle = format!("vol-{}", claim.spec.volume_name);
             lock(&self.driver_state).offline_expansion.contains(&handle)
@@ -125,8 +125,8 @@ impl Testbed {
         let pods = pods.map(|pod| (SubjectKind::Pod, &pod.metadata, world.pod(pod)));
         let volumes = world.volumes.iter();
         let volumes = volumes.map(|volume| (SubjectKind::Volume, &volume.metadata, world.volume(volume)));
-        for (kind, meta, turn) in claims.chain(pods).chain(volumes) {
-            let wrong = self.unexplained(kind, meta, turn).await;
+        for (kind, meta, expected) in claims.chain(pods).chain(volumes) {
+            let wrong = self.unexplained(kind, meta, expected).await;
             if wrong.is_some() {
                 return wrong;
             }
@@ -134,9 +134,14 @@ impl Testbed {
         None
     }
 
-    /// The error if the explanation of the object does not match `turn`.
-    async fn unexplained(&self, kind: SubjectKind, meta: &Meta, turn: Option<Turn>) -> Option<String> {
-        let turn = turn?;
+    /// The error if the explanation of the object does not match `expected`.
+    async fn unexplained(
+        &self,
+        kind: SubjectKind,
+        meta: &Meta,
+        expected: Option<ExpectedStep>,
+    ) -> Option<String> {
+        let expected = expected?;
         let subject = Subject { kind, namespace: "default".to_owned(), name: meta.name.clone() };
         let mut explanation = match explain(&self.cluster, &subject, None, system::now()).await {
             Ok(explanation) => explanation,
@@ -145,7 +150,8 @@ impl Testbed {
         if self.sim.has(Bug::BinderIsBlamed) {
             planted::blame_the_binder(&mut explanation);
         }
-        let explained = explanation.pending_step().is_some_and(|step| turn.is(step));
-        (!explained).then(|| format!("{WRONG_EXPLANATION} {subject}: expected {turn:?}: {explanation:#?}"))
+        let explained = explanation.pending_step().is_some_and(|step| expected.matches(step));
+        (!explained)
+            .then(|| format!("{WRONG_EXPLANATION} {subject}: expected {expected:?}: {explanation:#?}"))
     }
 }

@@ -19,6 +19,7 @@
 
 mod api;
 mod driver;
+mod expected_steps;
 mod judge;
 mod kernel;
 mod kubelet;
@@ -26,7 +27,6 @@ mod planted;
 mod processes;
 mod sim;
 mod testbed;
-mod turns;
 mod workload;
 
 use std::sync::Mutex;

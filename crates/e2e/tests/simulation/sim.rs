@@ -24,7 +24,7 @@ pub(crate) struct Sim {
     numbers: Mutex<u64>,
     trace: Mutex<String>,
     violations: Mutex<Vec<String>>,
-    began: Instant,
+    started: Instant,
     /// Whether requests and calls may fail.
     faults_enabled: AtomicBool,
     /// The percentage of API requests that fail while faults are enabled; depends on the seed. Driver calls are
@@ -47,7 +47,7 @@ impl Sim {
             numbers: Mutex::new(seed),
             trace: Mutex::default(),
             violations: Mutex::default(),
-            began: Instant::now(),
+            started: Instant::now(),
             faults_enabled: AtomicBool::new(false),
             fault_percent: 0,
             nodes: &NODES,
@@ -107,7 +107,7 @@ impl Sim {
 
     /// Virtual time since the start.
     pub(crate) fn elapsed(&self) -> Duration {
-        self.began.elapsed()
+        self.started.elapsed()
     }
 
     /// Adds a line to the trace.

@@ -19,9 +19,10 @@ use crate::processes::Processes;
 use crate::sim::Sim;
 
 /// The StorageClass with volumeBindingMode Immediate.
-pub(crate) const AT_ONCE: &str = "at-once";
+pub(crate) const IMMEDIATE_CLASS: &str = "immediate";
 /// StorageClasses and their volumeBindingMode.
-pub(crate) const CLASSES: [(&str, &str); 2] = [(AT_ONCE, "Immediate"), ("wait", "WaitForFirstConsumer")];
+pub(crate) const CLASSES: [(&str, &str); 2] =
+    [(IMMEDIATE_CLASS, "Immediate"), ("wait", "WaitForFirstConsumer")];
 const GIB: i64 = 1 << 30;
 /// The interval between two checks of the cluster.
 const POLL_INTERVAL: Duration = Duration::from_secs(4);

@@ -23,7 +23,7 @@ fn down_names_volumes_still_mounted() {
     machine.run(&["mkdir", "-p", staged]);
     machine.run(&["mount", "-t", "tmpfs", "tmpfs", staged]);
     let output = machine.down_within("1s");
-    assert!(output.contains("not drained after 1s") && output.contains(staged), "{output}");
+    assert!(output.contains("failed to drain within 1s") && output.contains(staged), "{output}");
     assert!(machine.is_running(), "wharf up must keep running to unmount");
     machine.run(&["umount", staged]);
     let output = machine.down_within("1m");

@@ -41,7 +41,7 @@ fn claim_examples_write_snapshot_clone_and_expand() {
     machine.wait_until_running("reader");
     assert_eq!(machine.in_pod("reader", "cat", "/data/hello"), hello);
     machine.wait_for_field("vs/before", "/status/readyToUse", "true");
-    // A clone that no pod has used yet is bound all the same.
+    // A clone that no pod has used yet is bound as well.
     machine.wait_for_field("pvc/copy", "/status/phase", "Bound");
     machine.create(&pod("of-the-copy", "copy", KEEPER));
     machine.wait_until_running("of-the-copy");

@@ -11,7 +11,7 @@ use crate::machine::{Machine, TEMP_DIR};
 use crate::namespaces::NamespacedProcess;
 
 pub(crate) const DRIVER: &str = "scripted.test.wharf.dev";
-/// The StorageClass of its volumes, where the test creates one.
+/// The driver's StorageClass, if the test creates it.
 pub(crate) const CLASS: &str = "scripted";
 /// The maximum number of volumes per node.
 pub(crate) const LIMIT: u64 = 7;
@@ -21,21 +21,21 @@ pub(crate) struct Scripted {
     /// `None` if `wharf up` serves the driver itself.
     sidecars: Option<Sidecars>,
     pub(crate) driver: NamespacedProcess,
-    /// The StorageClass of its volumes.
+    /// The StorageClass of the driver's volumes.
     pub(crate) class: &'static str,
     dir: PathBuf,
-    /// The directory of its files, if it had to exist before the machine.
-    _place: Option<TempDir>,
+    /// Keeps the directory of the driver's files, if it was created before the machine.
+    _temp_dir: Option<TempDir>,
 }
 
-/// The registrar, and the sidecar that provisions and attaches its volumes.
+/// The registrar, and the sidecar that provisions and attaches the driver's volumes.
 struct Sidecars {
     registrar: NamespacedProcess,
     _controller: NamespacedProcess,
 }
 
 impl Scripted {
-    /// Starts it and waits until it is registered on the node.
+    /// Starts the driver with its own sidecars, and waits until it is registered on the node.
     pub(crate) fn start(machine: &mut Machine) -> Self {
         machine.create(&json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
@@ -47,32 +47,35 @@ impl Scripted {
         }));
         let dir = machine.work_dir().join("scripted");
         std::fs::create_dir(&dir).unwrap();
-        let driver = serve(machine, &dir);
+        let driver = start_driver(machine, &dir);
         let sidecars = Some(Sidecars::start(machine, &dir.join("csi.sock").display().to_string()));
-        let scripted = Self { sidecars, driver, class: CLASS, dir, _place: None };
+        let scripted = Self { sidecars, driver, class: CLASS, dir, _temp_dir: None };
         machine.wait_for_driver(DRIVER);
         scripted
     }
 
-    /// Starts it on a machine whose `wharf up` serves it next to the local driver, with a StorageClass that `wharf
-    /// up` creates.
+    /// Starts the driver on a machine whose `wharf up --csi` serves it next to the local driver and creates its
+    /// StorageClass.
     pub(crate) fn served() -> (Machine, Self) {
-        let place = tempfile::Builder::new().prefix("wharf-csi-").tempdir_in(TEMP_DIR).unwrap();
-        let dir = place.path().to_owned();
+        let temp_dir = tempfile::Builder::new().prefix("wharf-csi-").tempdir_in(TEMP_DIR).unwrap();
+        let dir = temp_dir.path().to_owned();
         let (socket, state) = (dir.join("csi.sock"), dir.join("state"));
         std::fs::create_dir(&state).unwrap();
         let (socket, state) = (format!("unix://{}", socket.display()), state.display().to_string());
         let mut machine = Machine::with(&["--pool-size", "4Gi", "--csi", &socket, "--hide", &state]);
-        let driver = serve(&machine, &dir);
-        let scripted = Self { sidecars: None, driver, class: DRIVER, dir, _place: Some(place) };
+        let driver = start_driver(&machine, &dir);
+        let scripted = Self { sidecars: None, driver, class: DRIVER, dir, _temp_dir: Some(temp_dir) };
         machine.wait_for_driver(DRIVER);
         machine.wait_until("the driver's StorageClass exists", |machine| {
-            machine.get(&format!("sc/{DRIVER}")).map(drop).ok_or_else(|| "it has none".to_owned())
+            machine
+                .get(&format!("sc/{DRIVER}"))
+                .map(drop)
+                .ok_or_else(|| "the StorageClass does not exist".to_owned())
         });
         (machine, scripted)
     }
 
-    /// The registrar.
+    /// The registrar of the driver's own sidecars.
     pub(crate) fn registrar(&mut self) -> &mut NamespacedProcess {
         &mut self.sidecars.as_mut().expect("the driver has its own sidecars").registrar
     }
@@ -84,7 +87,7 @@ impl Scripted {
         std::fs::rename(temporary, self.dir.join("faults")).unwrap();
     }
 
-    /// The calls that were held so far.
+    /// The calls that a fault has held so far.
     pub(crate) fn held(&self) -> String {
         std::fs::read_to_string(self.dir.join("faults.held")).unwrap_or_default()
     }
@@ -95,7 +98,7 @@ impl Scripted {
         let _ = std::fs::remove_file(self.dir.join("faults.held"));
     }
 
-    /// The calls so far.
+    /// The calls that the driver has received so far.
     pub(crate) fn calls(&self) -> Vec<Entry> {
         entries(&self.dir.join("calls"))
     }
@@ -114,7 +117,7 @@ impl Scripted {
 }
 
 /// Starts the driver without sidecars.
-fn serve(machine: &Machine, dir: &Path) -> NamespacedProcess {
+fn start_driver(machine: &Machine, dir: &Path) -> NamespacedProcess {
     let text = |name: &str| dir.join(name).display().to_string();
     let (socket, state, log, faults) = (text("csi.sock"), text("state"), text("calls"), text("faults"));
     let (endpoint, limit) = (format!("unix://{socket}"), LIMIT.to_string());
@@ -126,16 +129,16 @@ fn serve(machine: &Machine, dir: &Path) -> NamespacedProcess {
 impl Sidecars {
     fn start(machine: &Machine, socket: &str) -> Self {
         let kubeconfig = machine.data().join("kubeconfig").display().to_string();
-        let pages = ["--http-endpoint", "127.0.0.1:0"];
+        let http_endpoint = ["--http-endpoint", "127.0.0.1:0"];
         let mut args = vec!["sidecar", "--csi-address", socket, "--kubeconfig", &kubeconfig];
         args.extend(["--leader-election=false", "--namespace", "default", "--retry-interval-start", "100ms"]);
         args.extend(["--retry-interval-max", "1s"]);
-        args.extend(pages);
+        args.extend(http_endpoint);
         let controller = machine.start("wharf", &args, "sidecar.log");
         let registry = machine.data().join("kubelet/plugins_registry").display().to_string();
         let mut args = vec!["sidecar", "--node", "--csi-address", socket];
         args.extend(["--kubelet-registration-path", socket, "--plugin-registration-path", &registry]);
-        args.extend(pages);
+        args.extend(http_endpoint);
         let registrar = machine.start("wharf", &args, "registrar.log");
         Self { registrar, _controller: controller }
     }
@@ -148,9 +151,10 @@ impl Machine {
             let node = machine.get("csinode/node-1").ok_or("the CSINode does not exist")?;
             let drivers = node["spec"]["drivers"].as_array().cloned().unwrap_or_default();
             let entry = drivers.iter().find(|entry| entry["name"] == driver);
-            let limit = entry.is_some_and(|entry| driver != DRIVER || entry["allocatable"]["count"] == LIMIT);
+            let has_limit =
+                entry.is_some_and(|entry| driver != DRIVER || entry["allocatable"]["count"] == LIMIT);
             let ids = machine.node_ids();
-            if limit && ids.contains(&format!("\"{driver}\"")) {
+            if has_limit && ids.contains(&format!("\"{driver}\"")) {
                 Ok(())
             } else {
                 Err(format!("{drivers:?} {ids}"))

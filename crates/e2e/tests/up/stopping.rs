@@ -55,7 +55,7 @@ fn pod_survives_clean_stop() {
     assert_eq!(machine.mounts(), mounts, "a stop must not unmount anything");
     // Without `wharf up` nothing can stop the pod, so the message says what to do.
     let (success, output) = machine.down();
-    assert!(!success && output.contains("no `wharf up` runs in"), "{output}");
+    assert!(!success && output.contains("`wharf up` is not running in"), "{output}");
     assert!(output.contains("run `wharf up --data-dir") && output.contains("then `wharf down"), "{output}");
     assert_eq!(machine.mounts(), mounts);
     machine.restart();

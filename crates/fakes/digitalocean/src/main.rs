@@ -128,9 +128,9 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn run(args: Args) -> anyhow::Result<()> {
-    // First, so that a signal during startup is not lost: devices would be left behind.
-    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    // Installed first: a signal during startup must not skip the cleanup of devices.
+    let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
     let fake = FakeDigitalOcean::start(options(args)?).await?;
     {
         let mut out = std::io::stdout().lock();
@@ -168,13 +168,13 @@ fn options(args: Args) -> anyhow::Result<FakeOptions> {
         faults,
         log_level: _,
     } = args;
-    let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-    let mut first = metadata_listen;
+    let any_port = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    let mut first_metadata_address = metadata_listen;
     let droplets = droplets.into_iter().map(|droplet| DropletOptions {
         id: droplet.id,
         region: droplet.region.unwrap_or_else(|| region.clone()),
         name: None,
-        metadata: droplet.metadata.or_else(|| first.take()).unwrap_or(any),
+        metadata: droplet.metadata.or_else(|| first_metadata_address.take()).unwrap_or(any_port),
     });
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     Ok(FakeOptions {
@@ -200,8 +200,8 @@ fn options(args: Args) -> anyhow::Result<FakeOptions> {
 
 /// Reads the accepted tokens. A file without tokens is an error: the fake would accept every token.
 fn read_tokens(path: &Path) -> anyhow::Result<Vec<String>> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("read tokens from {}", path.display()))?;
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("failed to read tokens from {}", path.display()))?;
     let tokens: Vec<String> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
     anyhow::ensure!(!tokens.is_empty(), "{} contains no token", path.display());
@@ -220,8 +220,7 @@ fn parse_delay(text: &str) -> Result<Duration, String> {
 }
 
 fn parse_half_attached(text: &str) -> Result<HalfAttached, String> {
-    let invalid =
-        || format!("{text:?} is not a shape and a duration, such as dangling=2s, empty=2s or short=2s");
+    let invalid = || format!("{text:?} is not SHAPE=DURATION, such as dangling=2s, empty=2s or short=2s");
     let (shape, time) = text.split_once('=').ok_or_else(invalid)?;
     let shape = match shape {
         "dangling" => HalfAttachedShape::Dangling,

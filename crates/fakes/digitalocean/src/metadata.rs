@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths() {
+    fn metadata_paths_are_resolved() {
         let droplet = Droplet {
             id: 2756294,
             name: "node-1".into(),

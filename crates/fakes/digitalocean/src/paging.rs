@@ -56,7 +56,7 @@ mod tests {
 
     /// (query, total, first shown, how many, links)
     #[test]
-    fn pages() {
+    fn pages_have_items_and_links() {
         let table: &[(&str, usize, Option<u64>, usize, &str)] = &[
             ("", 0, None, 0, ""),
             ("", 20, Some(0), 20, ""),

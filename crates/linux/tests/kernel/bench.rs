@@ -10,7 +10,7 @@ use wharf_linux::{
 };
 
 pub(crate) const MIB: u64 = 1 << 20;
-pub(crate) const ALL: [FsType; 3] = [FsType::Ext4, FsType::Xfs, FsType::Btrfs];
+pub(crate) const ALL_FS_TYPES: [FsType; 3] = [FsType::Ext4, FsType::Xfs, FsType::Btrfs];
 
 pub(crate) struct Bench {
     pub(crate) linux: Linux,
@@ -59,7 +59,7 @@ impl Bench {
     pub(crate) fn attach(&self, name: &str) -> PathBuf {
         let options = LoopOptions { read_only: false, label: name.to_owned() };
         let device = self.linux.loop_attach(&self.file(name), &options).unwrap().path;
-        self.will_detach(&device);
+        self.detach_on_drop(&device);
         device
     }
 
@@ -85,7 +85,7 @@ impl Bench {
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
         let request = MountRequest { source, target: &target, fs_type, options: &options, read_only: false };
         self.linux.mount(&request).unwrap();
-        self.will_unmount(&target);
+        self.unmount_on_drop(&target);
         target
     }
 
@@ -96,11 +96,11 @@ impl Bench {
         self.mount(&device, fs.as_str(), &name)
     }
 
-    pub(crate) fn will_detach(&self, device: &Path) {
+    pub(crate) fn detach_on_drop(&self, device: &Path) {
         self.resources.borrow_mut().push(Resource::Loop(device.to_owned()));
     }
 
-    pub(crate) fn will_unmount(&self, target: &Path) {
+    pub(crate) fn unmount_on_drop(&self, target: &Path) {
         self.resources.borrow_mut().push(Resource::Mount(target.to_owned()));
     }
 }

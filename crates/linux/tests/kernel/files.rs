@@ -6,7 +6,7 @@ use std::path::Path;
 
 use wharf_linux::{Error, Files as _, Mounts as _, PathBeneath, write_durably};
 
-use crate::bench::{ALL, Bench, MIB, run};
+use crate::bench::{ALL_FS_TYPES, Bench, MIB, run};
 
 #[test]
 fn files_are_written_read_renamed_and_removed() {
@@ -181,7 +181,7 @@ fn lock_excludes_a_second_lock_until_it_is_dropped() {
 #[test]
 fn allocation_reserves_blocks_keeps_content_and_fails_when_full() {
     let bench = Bench::new();
-    for fs in ALL {
+    for fs in ALL_FS_TYPES {
         let pool = bench.pool(fs);
         let file = PathBeneath::new(&pool, Path::new("image"));
         bench.linux.set_size(&file, 4 * MIB).unwrap();
@@ -201,7 +201,7 @@ fn allocation_reserves_blocks_keeps_content_and_fails_when_full() {
 fn reflink_support_is_detected_per_file_system() {
     let bench = Bench::new();
     let tmpfs = bench.mount_with("tmpfs", "tmpfs", "tmpfs", &[]);
-    let pools = ALL.map(|fs| (bench.pool(fs), fs != wharf_linux::FsType::Ext4));
+    let pools = ALL_FS_TYPES.map(|fs| (bench.pool(fs), fs != wharf_linux::FsType::Ext4));
     for (pool, can) in pools.iter().chain([&(tmpfs, false)]) {
         let before = bench.linux.list_dir(&PathBeneath::new(pool, Path::new("."))).unwrap();
         assert_eq!(bench.linux.can_reflink(pool).unwrap(), *can, "{}", pool.display());

@@ -9,12 +9,12 @@ use wharf_linux::{
     ProbeResult, check_mkfs_options,
 };
 
-use crate::bench::{ALL, Bench, MIB, new_uuid, run};
+use crate::bench::{ALL_FS_TYPES, Bench, MIB, new_uuid, run};
 
 #[test]
 fn minimum_size_can_be_formatted_mounted_and_written() {
     let bench = Bench::new();
-    for fs in ALL {
+    for fs in ALL_FS_TYPES {
         let device = bench.device(&format!("{fs}.img"), fs.minimum_size());
         let uuid = new_uuid();
         assert_eq!(bench.linux.probe(&device).unwrap(), ProbeResult::NoSignature);
@@ -138,7 +138,7 @@ fn journal_is_replayed_and_damage_is_reported_with_details() {
 #[test]
 fn file_system_grows_to_its_device() {
     let bench = Bench::new();
-    for fs in ALL {
+    for fs in ALL_FS_TYPES {
         let name = format!("{fs}.img");
         let device = bench.formatted(&name, fs);
         let before = bench.linux.device_size(&device).unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use wharf_linux::{Filesystems as _, FsType, Linux};
 
-use crate::bench::{ALL, Bench, run};
+use crate::bench::{ALL_FS_TYPES, Bench, run};
 
 /// Writes a file in a thread and sends the time when the write is done.
 fn writer(target: &Path) -> mpsc::Receiver<Instant> {
@@ -32,7 +32,7 @@ fn continues(writer: &mpsc::Receiver<Instant>) {
 #[test]
 fn writer_blocks_until_the_thaw() {
     let bench = Bench::new();
-    for fs in ALL {
+    for fs in ALL_FS_TYPES {
         let target = bench.pool(fs);
         let frozen = bench.linux.freeze(&[&target], Duration::from_secs(20)).unwrap();
         let waiting = writer(&target);
@@ -161,7 +161,7 @@ fn holder() {
 #[test]
 fn killed_parent_unblocks_writers_and_releases_locks() {
     let bench = Bench::new();
-    for fs in ALL {
+    for fs in ALL_FS_TYPES {
         let target = bench.pool(fs);
         let mut holder = Holder::start(&target, "sleep");
         wait_for(|| bench.path("frozen").exists().then_some(()));

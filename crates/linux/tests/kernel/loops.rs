@@ -10,7 +10,7 @@ use wharf_linux::{
     BlockDevices as _, Error, Files as _, Filesystems as _, LoopOptions, Mounts as _, PathBeneath,
 };
 
-use crate::bench::{ALL, Bench, MIB};
+use crate::bench::{ALL_FS_TYPES, Bench, MIB};
 
 fn labelled(label: &str) -> LoopOptions {
     LoopOptions { read_only: false, label: label.to_owned() }
@@ -19,14 +19,14 @@ fn labelled(label: &str) -> LoopOptions {
 #[test]
 fn device_is_identified_by_its_backing_file_on_every_file_system() {
     let bench = Bench::new();
-    let mut pools: Vec<_> = ALL.map(|fs| bench.pool(fs)).to_vec();
+    let mut pools: Vec<_> = ALL_FS_TYPES.map(|fs| bench.pool(fs)).to_vec();
     pools.push(bench.mount_with("tmpfs", "tmpfs", "tmpfs", &[]));
     for pool in pools {
         let image = PathBeneath::new(&pool, Path::new("image"));
         bench.linux.set_size(&image, 4 * MIB).unwrap();
         let label = "vol-0123456789abcdef0123456789abcdef";
         let device = bench.linux.loop_attach(&image, &labelled(label)).unwrap();
-        bench.will_detach(&device.path);
+        bench.detach_on_drop(&device.path);
         let id = bench.linux.stat(&image).unwrap().unwrap().id;
         assert_eq!(device.backing, id, "{}", pool.display());
         assert_eq!((device.label.as_str(), device.read_only), (label, false));
@@ -71,7 +71,7 @@ fn invalid_image_is_refused_and_nothing_is_attached() {
 
     let longest = "x".repeat(63);
     let device = bench.linux.loop_attach(&bench.file("good"), &labelled(&longest)).unwrap();
-    bench.will_detach(&device.path);
+    bench.detach_on_drop(&device.path);
     assert_eq!(device.label, longest);
 }
 
@@ -81,7 +81,7 @@ fn read_only_device_rejects_writes() {
     bench.image("image", MIB);
     let options = LoopOptions { read_only: true, label: String::new() };
     let device = bench.linux.loop_attach(&bench.file("image"), &options).unwrap();
-    bench.will_detach(&device.path);
+    bench.detach_on_drop(&device.path);
     assert!(device.read_only);
     let write = fs::OpenOptions::new().write(true).open(&device.path);
     assert!(write.and_then(|file| file.write_all_at(b"x", 0).and_then(|()| file.sync_all())).is_err());
@@ -154,7 +154,7 @@ fn concurrent_attaches_get_distinct_devices() {
         attaching.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     let paths: BTreeSet<_> = devices.iter().flatten().cloned().collect();
-    paths.iter().for_each(|path| bench.will_detach(path));
+    paths.iter().for_each(|path| bench.detach_on_drop(path));
     assert_eq!(paths.len(), names.len(), "{devices:?}");
 }
 

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use wharf_linux::{BlockDevices as _, Error, FsType, MountRequest, Mounts as _, PathKind};
 
-use crate::bench::{ALL, Bench};
+use crate::bench::{ALL_FS_TYPES, Bench};
 
 #[test]
 fn mounted_device_is_in_the_table_with_its_number_and_options() {
     let bench = Bench::new();
-    for fs in ALL {
+    for fs in ALL_FS_TYPES {
         let device = bench.formatted(&format!("{fs}.img"), fs);
         let target = bench.mount_with(device.to_str().unwrap(), fs.as_str(), fs.as_str(), &["noatime,nodev"]);
         let table = bench.linux.mount_table().unwrap();
@@ -52,7 +52,7 @@ fn mount_options_reach_the_file_system_and_invalid_ones_fail() {
     assert!(bench.linux.mount(&nul).is_err());
     let read_only = MountRequest { options: &[], read_only: true, ..request };
     bench.linux.mount(&read_only).unwrap();
-    bench.will_unmount(&other);
+    bench.unmount_on_drop(&other);
     assert!(fs::write(other.join("x"), "x").is_err());
 }
 
@@ -79,9 +79,9 @@ fn bind_shows_the_source_and_read_only_bind_rejects_writes() {
     fs::write(source.join("file"), "1").unwrap();
     let (writable, fixed) = (bench.target("writable"), bench.target("fixed"));
     bench.linux.bind(&source, &writable, false).unwrap();
-    bench.will_unmount(&writable);
+    bench.unmount_on_drop(&writable);
     bench.linux.bind(&source, &fixed, true).unwrap();
-    bench.will_unmount(&fixed);
+    bench.unmount_on_drop(&fixed);
 
     fs::write(writable.join("file"), "2").unwrap();
     assert_eq!(fs::read_to_string(fixed.join("file")).unwrap(), "2");
@@ -99,7 +99,7 @@ fn device_node_is_bound_on_a_file() {
     let target = bench.path("raw");
     bench.linux.create_target_file(&target).unwrap();
     bench.linux.bind(&device, &target, false).unwrap();
-    bench.will_unmount(&target);
+    bench.unmount_on_drop(&target);
     assert_eq!(bench.linux.path_kind(&target).unwrap(), Some(PathKind::BlockDevice));
     assert_eq!(bench.linux.device_size(&target).unwrap(), 1 << 20);
     let table = bench.linux.mount_table().unwrap();
@@ -260,7 +260,7 @@ fn xfs_on_a_read_only_loop_device_mounts_only_read_only() {
     bench.linux.loop_detach(&device).unwrap();
     let options = wharf_linux::LoopOptions { read_only: true, label: String::new() };
     let device = bench.linux.loop_attach(&bench.file("x.img"), &options).unwrap();
-    bench.will_detach(&device.path);
+    bench.detach_on_drop(&device.path);
     let target = bench.target("x");
     let mut request = MountRequest {
         source: device.path.to_str().unwrap(),
@@ -272,5 +272,5 @@ fn xfs_on_a_read_only_loop_device_mounts_only_read_only() {
     assert!(bench.linux.mount(&request).is_err());
     request.read_only = true;
     bench.linux.mount(&request).unwrap();
-    bench.will_unmount(&target);
+    bench.unmount_on_drop(&target);
 }

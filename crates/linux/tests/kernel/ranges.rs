@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use wharf_linux::{Extent, Files as _, FsType, Linux, PathBeneath};
 
-use crate::bench::{ALL, Bench, MIB};
+use crate::bench::{ALL_FS_TYPES, Bench, MIB};
 
 fn at<'a>(pool: &'a Path, name: &'a str) -> PathBeneath<'a> {
     PathBeneath::new(pool, Path::new(name))
@@ -16,8 +16,8 @@ fn write(path: &Path, offset: u64, bytes: &[u8]) {
     fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, offset).unwrap();
 }
 
-/// A file of 64 MiB with data at three offsets.
-fn sparse(linux: &Linux, pool: &Path, name: &str) -> PathBuf {
+/// Creates a file of 64 MiB with data at three offsets.
+fn create_sparse_file(linux: &Linux, pool: &Path, name: &str) -> PathBuf {
     linux.set_size(&at(pool, name), 64 * MIB).unwrap();
     let path = pool.join(name);
     for (offset, byte) in [(0, 1), (10 * MIB, 2), (63 * MIB, 3)] {
@@ -26,8 +26,8 @@ fn sparse(linux: &Linux, pool: &Path, name: &str) -> PathBuf {
     path
 }
 
-/// Ranges of data, with adjacent ranges merged.
-fn joined(extents: &[Extent]) -> Vec<(u64, u64)> {
+/// The extents as (offset, length), with adjacent extents merged.
+fn merge_adjacent(extents: &[Extent]) -> Vec<(u64, u64)> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for extent in extents {
         match ranges.last_mut() {
@@ -38,8 +38,9 @@ fn joined(extents: &[Extent]) -> Vec<(u64, u64)> {
     ranges
 }
 
+/// A mounted file system of each supported type, and a tmpfs.
 fn pools(bench: &Bench) -> Vec<PathBuf> {
-    let mut pools: Vec<_> = ALL
+    let mut pools: Vec<_> = ALL_FS_TYPES
         .map(|fs| {
             let name = format!("pool-{fs}");
             let device = bench.device(&format!("{name}.img"), 320 * MIB);
@@ -59,12 +60,12 @@ fn extents_cover_exactly_the_written_data() {
     for pool in pools(&bench) {
         let file = at(&pool, "file");
         assert!(bench.linux.extents(&file).is_err(), "missing");
-        sparse(&bench.linux, &pool, "file");
+        create_sparse_file(&bench.linux, &pool, "file");
         let expected = [(0, 256 << 10), (10 * MIB, 256 << 10), (63 * MIB, 256 << 10)];
-        assert_eq!(joined(&bench.linux.extents(&file).unwrap()), expected, "{}", pool.display());
-        // Reserved blocks read as zeroes and are not data.
+        assert_eq!(merge_adjacent(&bench.linux.extents(&file).unwrap()), expected, "{}", pool.display());
+        // Preallocated blocks read as zeroes and are not data.
         bench.linux.allocate(&file, 64 * MIB).unwrap();
-        let allocated = joined(&bench.linux.extents(&file).unwrap());
+        let allocated = merge_adjacent(&bench.linux.extents(&file).unwrap());
         if !pool.ends_with("tmpfs") {
             assert_eq!(allocated, expected, "{}", pool.display());
         }
@@ -72,9 +73,9 @@ fn extents_cover_exactly_the_written_data() {
         assert_eq!(bench.linux.extents(&at(&pool, "empty")).unwrap(), []);
         bench.linux.set_size(&at(&pool, "hole"), 100 * MIB).unwrap();
         assert_eq!(bench.linux.extents(&at(&pool, "hole")).unwrap(), []);
-        // A last block that is not full ends with the file.
+        // The last extent ends at the end of the file, even within a block.
         bench.linux.write_file(&at(&pool, "odd"), &[1; 10_000]).unwrap();
-        assert_eq!(joined(&bench.linux.extents(&at(&pool, "odd")).unwrap()), [(0, 10_000)]);
+        assert_eq!(merge_adjacent(&bench.linux.extents(&at(&pool, "odd")).unwrap()), [(0, 10_000)]);
     }
 }
 
@@ -90,7 +91,7 @@ fn extents_beyond_one_fiemap_call_are_all_returned() {
         for (offset, length) in &expected {
             open.write_all_at(&vec![9; *length as usize], *offset).unwrap();
         }
-        assert_eq!(joined(&bench.linux.extents(&file).unwrap()), expected, "{}", pool.display());
+        assert_eq!(merge_adjacent(&bench.linux.extents(&file).unwrap()), expected, "{}", pool.display());
     }
 }
 
@@ -99,7 +100,7 @@ fn reflinked_blocks_share_an_address_until_one_side_is_written() {
     let bench = Bench::new();
     for pool in pools(&bench) {
         let (from, to) = (at(&pool, "from"), at(&pool, "to"));
-        sparse(&bench.linux, &pool, "from");
+        create_sparse_file(&bench.linux, &pool, "from");
         if !bench.linux.can_reflink(&pool).unwrap() {
             assert!(bench.linux.reflink(&from, &to).is_err());
             continue;
@@ -132,13 +133,13 @@ fn reflinked_blocks_share_an_address_until_one_side_is_written() {
 fn sparse_copy_is_equal_stays_sparse_and_is_repeatable() {
     let bench = Bench::new();
     let pools = pools(&bench);
-    // Within each pool, and between pools of different types, where the kernel has no copy_file_range.
+    // Copies within each pool, and between pools of different types, where the kernel does not support copy_file_range.
     let last = pools.len() - 1;
     let pairs = (0..pools.len()).map(|i| (i, i)).chain([(0, last), (last, 0), (1, 2)]);
     for (from_pool, to_pool) in pairs {
         let (from_pool, to_pool) = (&pools[from_pool], &pools[to_pool]);
         let (from, to) = (at(from_pool, "source"), at(to_pool, "target"));
-        let source = sparse(&bench.linux, from_pool, "source");
+        let source = create_sparse_file(&bench.linux, from_pool, "source");
         bench.linux.set_size(&to, 32 * MIB).unwrap();
         assert!(bench.linux.copy_range(&from, &to, 0, 64 * MIB).is_err(), "the target is too small");
         bench.linux.set_size(&to, 64 * MIB).unwrap();
@@ -150,7 +151,7 @@ fn sparse_copy_is_equal_stays_sparse_and_is_repeatable() {
         let target = to_pool.join("target");
         let equal = || fs::read(&source).unwrap() == fs::read(&target).unwrap();
         assert!(equal());
-        // Repeating gives the same result, and there is no data beyond the end.
+        // A repeated copy has the same result. A range beyond the end of the source copies nothing.
         assert_eq!(bench.linux.copy_range(&from, &to, 0, 64 * MIB).unwrap(), 768 << 10);
         assert_eq!(bench.linux.copy_range(&from, &to, 64 * MIB, 8 * MIB).unwrap(), 0);
         assert_eq!(bench.linux.copy_range(&from, &to, 0, u64::MAX).unwrap(), 768 << 10);
@@ -177,10 +178,10 @@ fn writes_through_a_loop_device_appear_in_the_image_extents() {
         bench.linux.set_size(&image, 8 * MIB).unwrap();
         let options = wharf_linux::LoopOptions::default();
         let device = wharf_linux::BlockDevices::loop_attach(&bench.linux, &image, &options).unwrap().path;
-        bench.will_detach(&device);
+        bench.detach_on_drop(&device);
         let open = fs::OpenOptions::new().write(true).open(&device).unwrap();
         open.write_all_at(&vec![5; 128 << 10], 4 * MIB).unwrap();
         open.sync_all().unwrap();
-        assert_eq!(joined(&bench.linux.extents(&image).unwrap()), [(4 * MIB, 128 << 10)], "{fs}");
+        assert_eq!(merge_adjacent(&bench.linux.extents(&image).unwrap()), [(4 * MIB, 128 << 10)], "{fs}");
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use wharf_linux::{Files as _, Filesystems as _, FsType, MountRequest, Mounts as _, ProbeResult};
 
-use crate::bench::{ALL, Bench, new_uuid, run};
+use crate::bench::{ALL_FS_TYPES, Bench, new_uuid, run};
 
 /// Copies an image, even while it is in use.
 fn copy(bench: &Bench, from: &str, to: &str) -> PathBuf {
@@ -33,7 +33,7 @@ fn check(fs: FsType, device: &Path) {
 
 #[test]
 fn source_and_copies_are_mounted_and_written_at_the_same_time() {
-    for fs in ALL {
+    for fs in ALL_FS_TYPES {
         let bench = Bench::new();
         let source = bench.formatted("source", fs);
         let source_target = bench.mount(&source, fs.as_str(), "source.mnt");
@@ -81,7 +81,7 @@ fn flush(target: &Path) {
 
 #[test]
 fn log_is_replayed_before_the_uuid_changes() {
-    for fs in ALL {
+    for fs in ALL_FS_TYPES {
         let bench = Bench::new();
         let source = bench.formatted("source", fs);
         let target = bench.mount(&source, fs.as_str(), "source.mnt");
@@ -141,12 +141,12 @@ fn wrong_type_or_mounted_file_system_is_refused_and_unchanged() {
     let bench = Bench::new();
     let scratch = bench.target("scratch");
     let blank = bench.device("blank", 16 << 20);
-    for fs in ALL {
+    for fs in ALL_FS_TYPES {
         assert!(bench.linux.set_fs_uuid(&blank, fs, &new_uuid(), &scratch).is_err());
     }
     assert_eq!(bench.linux.probe(&blank).unwrap(), ProbeResult::NoSignature);
 
-    for fs in ALL {
+    for fs in ALL_FS_TYPES {
         let device = bench.formatted(&format!("{fs}.img"), fs);
         let before = uuid_of(&bench, &device);
         for bad in ["", "random", "generate", "clear", "nil", "0"] {
@@ -176,5 +176,5 @@ fn copy_without_a_new_uuid_does_not_mount_with_its_source() {
     assert!(bench.linux.mount(&request).is_err());
     bench.linux.set_fs_uuid(&copied, FsType::Xfs, &new_uuid(), &target).unwrap();
     bench.linux.mount(&request).unwrap();
-    bench.will_unmount(&target);
+    bench.unmount_on_drop(&target);
 }

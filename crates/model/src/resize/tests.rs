@@ -96,7 +96,7 @@ fn pending_file_system_resize_waits_for_the_node() {
 
 /// sidecars.md 1.3 "Trigger".
 #[test]
-fn idle_reasons() {
+fn plan_is_idle_with_reason() {
     let wants = || claim(json!({"capacity": {"storage": "5Gi"}}));
     let idle = |claim: &PersistentVolumeClaim, volume: &PersistentVolume| plan(claim, volume, "d", REAL);
 

@@ -51,7 +51,7 @@ pub(super) struct Manager {
     key: Key,
     nodes: Store<Node>,
     csi_nodes: Store<CSINode>,
-    wide: Option<Cluster>,
+    privileged_client: Option<Cluster>,
     drivers: Store<CSIDriver>,
     pub(super) node_info: NodeInfo,
     queue: Queue<Subject>,
@@ -64,12 +64,12 @@ pub(super) struct Manager {
 pub(super) async fn run(
     plugins: Plugins,
     cluster: Cluster,
-    wide: Option<Cluster>,
+    privileged_client: Option<Cluster>,
     gate: Gate,
     health: Health,
     settings: Settings,
 ) {
-    let manager = Arc::new(Manager::new(plugins, &cluster, wide, health, settings));
+    let manager = Arc::new(Manager::new(plugins, &cluster, privileged_client, health, settings));
     manager.health.report_problem(COMPONENT, "CSINode is not yet initialized");
     let settled = async {
         manager.nodes.wait_settled().await;
@@ -98,7 +98,7 @@ impl Manager {
     fn new(
         plugins: Plugins,
         cluster: &Cluster,
-        wide: Option<Cluster>,
+        privileged_client: Option<Cluster>,
         health: Health,
         settings: Settings,
     ) -> Self {
@@ -109,11 +109,11 @@ impl Manager {
             rules: Rules::from(&settings),
             key: Key::cluster(&*settings.node),
             nodes: machine::store(cluster, &settings.node),
-            csi_nodes: wide
+            csi_nodes: privileged_client
                 .as_ref()
                 .unwrap_or(cluster)
                 .store(WatchOptions { field_selector, ..WatchOptions::default() }),
-            wide,
+            privileged_client,
             drivers: cluster.store(WatchOptions::default()),
             node_info: NodeInfo::new(cluster.clone(), &settings.node, settings.migrated.clone()),
             queue: Queue::new("plugins", unwritten, cluster.metrics()),
@@ -315,8 +315,8 @@ impl Manager {
 
     /// Reads the CSINode into the store: it was written with other credentials than those that watch it.
     pub(super) async fn refresh_csi_node(&self) {
-        if let Some(wide) = &self.wide
-            && let Err(error) = wide.get::<CSINode>(&self.key).await
+        if let Some(privileged_client) = &self.privileged_client
+            && let Err(error) = privileged_client.get::<CSINode>(&self.key).await
         {
             tracing::debug!(%error, "failed to read CSINode; waiting for the watch");
         }

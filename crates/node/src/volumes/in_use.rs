@@ -93,7 +93,7 @@ impl Manager {
             });
             if let Some(node) = self.node.get(&Key::cluster(&self.parts.node)) {
                 let has = &node.status.volumes_in_use;
-                let left = self.world().unidentified(before.get_or_insert_with(|| has.clone()));
+                let left = self.world().may_be_in_use(before.get_or_insert_with(|| has.clone()));
                 let list = wanted(ours, has, pods_known, left);
                 let right = sorted(has) == list && !uncertain;
                 if right && !self.in_use.is_current(&list) {

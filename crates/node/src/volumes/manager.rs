@@ -54,19 +54,19 @@ pub(super) struct Manager {
     changes: Notify,
     queue: Queue<Subject>,
     drivers: Store<CSIDriver>,
-    pub(super) wide: Option<WideStores>,
+    pub(super) privileged: Option<PrivilegedStores>,
     /// The SELinux label of containers' files, if the node has SELinux.
     label: Option<String>,
 }
 
 /// Stores of objects that a node may not watch.
-pub(super) struct WideStores {
+pub(super) struct PrivilegedStores {
     claims: Store<PersistentVolumeClaim>,
     persistent: Store<PersistentVolume>,
     pub(super) attachments: Store<VolumeAttachment>,
 }
 
-impl WideStores {
+impl PrivilegedStores {
     fn watch(cluster: &Cluster) -> Self {
         Self {
             claims: cluster.store(WatchOptions::default()),
@@ -130,7 +130,7 @@ impl Manager {
             changes: Notify::new(),
             queue: Queue::new("volumes", backoff, cluster.metrics()),
             drivers: cluster.store(WatchOptions::default()),
-            wide: parts.wide.as_ref().map(WideStores::watch),
+            privileged: parts.privileged_client.as_ref().map(PrivilegedStores::watch),
             label: selinux::base_label(),
             backoff,
             parts,
@@ -308,7 +308,7 @@ impl Manager {
             }
         };
         let feeds = async {
-            let maintained = (self.maintain_in_use(), self.collect_statistics(), self.recheck_stuck());
+            let maintained = (self.maintain_in_use(), self.collect_statistics(), self.recheck_unidentified());
             tokio::join!(self.feed(), self.feed_plugins(), maintained.0, maintained.1, maintained.2);
         };
         tokio::select! {
@@ -385,16 +385,16 @@ impl Manager {
             self.in_use.change();
             self.volumes_where(|_, volume| volume.driver == change.key.name)
         });
-        let wide = async {
-            if let Some(wide) = &self.wide {
-                self.feed_wide(wide).await;
+        let privileged = async {
+            if let Some(privileged) = &self.privileged {
+                self.feed_privileged(privileged).await;
             }
         };
-        tokio::join!(node, drivers, wide);
+        tokio::join!(node, drivers, privileged);
     }
 
-    async fn feed_wide(&self, wide: &WideStores) {
-        let attachments = enqueue_changes(wide.attachments.clone(), self.queue.clone(), |change| {
+    async fn feed_privileged(&self, privileged: &PrivilegedStores) {
+        let attachments = enqueue_changes(privileged.attachments.clone(), self.queue.clone(), |change| {
             let is_it = |volume: &Volume| {
                 names::attachment(&volume.handle, &volume.driver, &self.parts.node) == change.key.name
             };
@@ -402,10 +402,10 @@ impl Manager {
             self.clear_backoff(&requests, |operation| operation == Operation::Verify);
             requests
         });
-        let claims = enqueue_changes(wide.claims.clone(), self.queue.clone(), |change| {
+        let claims = enqueue_changes(privileged.claims.clone(), self.queue.clone(), |change| {
             self.pods_of_changed_claim(change)
         });
-        let persistent = enqueue_changes(wide.persistent.clone(), self.queue.clone(), |change| {
+        let persistent = enqueue_changes(privileged.persistent.clone(), self.queue.clone(), |change| {
             if same(change, |volume| volume.spec.capacity) {
                 return Vec::new();
             }

@@ -164,15 +164,15 @@ pub(super) struct Found {
     /// Target paths of volumes that are gone; nothing is mounted there.
     pub(super) leftovers: Vec<PathBuf>,
     /// Mounts that cannot be identified.
-    pub(super) stuck: Vec<Stuck>,
+    pub(super) unidentified: Vec<UnidentifiedMount>,
 }
 
 /// A mount that cannot be identified.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stuck {
+pub(super) struct UnidentifiedMount {
     /// The path.
     pub(super) path: PathBuf,
-    /// The pod's uid; `None` if staged.
+    /// The pod's UID; `None` for a staging path.
     pub(super) pod: Option<String>,
     /// Why it cannot be identified.
     pub(super) reason: String,
@@ -193,8 +193,8 @@ impl Scan {
             match self.published(published, persistent) {
                 Verdict::Identified(data) => found.add_published(published, &data),
                 Verdict::Leftover => found.leftovers.push(published.path.clone()),
-                Verdict::Stuck(reason) => {
-                    found.stuck.push(Stuck {
+                Verdict::Unidentified(reason) => {
+                    found.unidentified.push(UnidentifiedMount {
                         path: published.path.clone(),
                         pod: Some(published.pod.clone()),
                         reason,
@@ -211,8 +211,8 @@ impl Scan {
                     }
                 }
                 Verdict::Leftover => found.leftovers.push(stage.path.clone()),
-                Verdict::Stuck(reason) => {
-                    found.stuck.push(Stuck { path: stage.path.clone(), pod: None, reason })
+                Verdict::Unidentified(reason) => {
+                    found.unidentified.push(UnidentifiedMount { path: stage.path.clone(), pod: None, reason })
                 }
             }
         }
@@ -239,7 +239,9 @@ impl Scan {
             // The record is written before the volume is published and removed after it: without one there is nothing.
             (_, None, None) => Verdict::Leftover,
             (None, None, Some(_)) if persistent.all => Verdict::Leftover,
-            (None, mounted, problem) => Verdict::Stuck(reason(mounted.is_some(), problem, persistent.all)),
+            (None, mounted, problem) => {
+                Verdict::Unidentified(reason(mounted.is_some(), problem, persistent.all))
+            }
         }
     }
 
@@ -261,7 +263,9 @@ impl Scan {
             (Some(data), Some(_), _) | (Some(data), None, Some(_)) => Verdict::Identified(data),
             (_, None, None) => Verdict::Leftover,
             (None, None, Some(_)) if persistent.all => Verdict::Leftover,
-            (None, mounted, problem) => Verdict::Stuck(reason(mounted.is_some(), problem, persistent.all)),
+            (None, mounted, problem) => {
+                Verdict::Unidentified(reason(mounted.is_some(), problem, persistent.all))
+            }
         }
     }
 }
@@ -269,14 +273,14 @@ impl Scan {
 enum Verdict {
     Identified(Data),
     Leftover,
-    Stuck(String),
+    Unidentified(String),
 }
 
-fn reason(mounted: bool, problem: Option<&Unreadable>, stats_target: bool) -> String {
+fn reason(mounted: bool, problem: Option<&Unreadable>, all_volumes_known: bool) -> String {
     let state = if mounted { "something is mounted" } else { "a volume may be mounted" };
     let record =
         problem.map_or("vol_data.json is missing".to_owned(), |error| format!("vol_data.json: {error}"));
-    let way = match stats_target {
+    let way = match all_volumes_known {
         true => "no PersistentVolume matches: unmount it, or restore vol_data.json",
         false => "PersistentVolumes that could identify it cannot be read now",
     };

@@ -9,7 +9,7 @@ use wharf_model::pod::InlineCsiVolume;
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, Pod, Quantity, Time};
 
 use super::failure::{Failure, Operation};
-use super::reconstruct::Stuck;
+use super::reconstruct::UnidentifiedMount;
 use super::view::Waiting;
 use super::{Mounted, VolumePath};
 use crate::paths::Root;
@@ -26,7 +26,7 @@ pub(super) struct World {
     /// Whether the disk was scanned: before, the actual state is unknown.
     pub(super) started: bool,
     /// Mounts that cannot be identified.
-    pub(super) stuck: Vec<Stuck>,
+    pub(super) unidentified: Vec<UnidentifiedMount>,
     /// Volumes found on disk and identified, by unique name.
     pub(super) identified: BTreeSet<String>,
 }
@@ -274,13 +274,13 @@ impl World {
     pub(super) fn holds(&self, uid: &str) -> bool {
         !self.started
             || self.pods.get(uid).is_some_and(|entry| entry.plain)
-            || self.stuck.iter().any(|stuck| stuck.pod.as_deref() == Some(uid))
+            || self.unidentified.iter().any(|unidentified| unidentified.pod.as_deref() == Some(uid))
             || self.volumes.values().any(|volume| volume.mounts.contains_key(uid))
     }
 
     /// Of the volumes in use by an earlier run, those that an unidentified mount may belong to.
-    pub(super) fn unidentified(&self, before: &[String]) -> Vec<String> {
-        if self.stuck.is_empty() {
+    pub(super) fn may_be_in_use(&self, before: &[String]) -> Vec<String> {
+        if self.unidentified.is_empty() {
             return Vec::new();
         }
         before.iter().filter(|name| !self.identified.contains(*name)).cloned().collect()
@@ -379,7 +379,11 @@ mod tests {
         assert!(world.holds("u"));
         world.started = true;
         assert!(!world.holds("u"));
-        world.stuck.push(Stuck { path: "/x".into(), pod: Some("u".into()), reason: String::new() });
+        world.unidentified.push(UnidentifiedMount {
+            path: "/x".into(),
+            pod: Some("u".into()),
+            reason: String::new(),
+        });
         assert!(world.holds("u") && !world.holds("v"), "an unidentified mount counts");
     }
 

@@ -59,7 +59,7 @@ pub(crate) struct Agent {
     pub(crate) admin: Cluster,
     pub(crate) cluster: Cluster,
     /// An additional client with more permissions.
-    pub(crate) wide: Option<Cluster>,
+    pub(crate) privileged_client: Option<Cluster>,
     pub(crate) plugins: Plugins,
     pub(crate) health: Health,
     pub(crate) dir: TempDir,
@@ -124,7 +124,7 @@ impl Agent {
         Self {
             admin,
             cluster,
-            wide: None,
+            privileged_client: None,
             plugins: Plugins::new(),
             health: Health::new(),
             dir,
@@ -156,8 +156,13 @@ impl Agent {
         let mut settings = machine::Settings::new(NODE, self.dir.path());
         settings.address = Some([127, 0, 0, 1].into());
         change(&mut settings);
-        let run =
-            machine::run(self.cluster.clone(), self.wide.clone(), self.gate(), self.health.clone(), settings);
+        let run = machine::run(
+            self.cluster.clone(),
+            self.privileged_client.clone(),
+            self.gate(),
+            self.health.clone(),
+            settings,
+        );
         self.tasks.push(tokio::spawn(run));
     }
 
@@ -168,7 +173,7 @@ impl Agent {
         let run = plugins::run(
             self.plugins.clone(),
             self.cluster.clone(),
-            self.wide.clone(),
+            self.privileged_client.clone(),
             self.gate(),
             self.health.clone(),
             settings,

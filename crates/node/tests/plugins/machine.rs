@@ -57,7 +57,7 @@ async fn node_is_ready_once_its_csi_node_exists() {
 async fn not_ready_taint_is_maintained_with_wider_permissions() {
     // A node's permissions do not allow it to change taints, so the agent gets an additional client.
     let mut agent = Agent::new().await;
-    agent.wide = Some(agent.admin.clone());
+    agent.privileged_client = Some(agent.admin.clone());
     agent.run_machine(|settings| settings.manage_taints = true);
     let tainted = |node: &Value| {
         let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();

@@ -372,12 +372,12 @@ async fn deleted_and_recreated_node_gets_its_entries_back() {
 /// that may.
 #[tokio::test]
 async fn removed_entries_are_restored() {
-    for wide in [false, true] {
-        let mut agent = match wide {
+    for privileged_client in [false, true] {
+        let mut agent = match privileged_client {
             true => Agent::new().await,
             false => Agent::with(User::admin()).await,
         };
-        agent.wide = wide.then(|| agent.admin.clone());
+        agent.privileged_client = privileged_client.then(|| agent.admin.clone());
         agent.run(|_| {});
         let _plugged = agent.running_driver().await;
         let entry = agent.registered(DRIVER).await;

@@ -51,8 +51,8 @@ impl TestNode {
         Self::with(true).await
     }
 
-    pub(crate) async fn with(wide_client: bool) -> Self {
-        Self::build(wide_client, None).await
+    pub(crate) async fn with(privileged_client: bool) -> Self {
+        Self::build(privileged_client, None).await
     }
 
     /// A node with another container runtime.
@@ -60,7 +60,7 @@ impl TestNode {
         Self::build(true, Some(containers)).await
     }
 
-    async fn build(wide_client: bool, containers: Option<Arc<dyn Containers>>) -> Self {
+    async fn build(privileged_client: bool, containers: Option<Arc<dyn Containers>>) -> Self {
         let directory = tempfile::Builder::new().prefix("wharf-pods-").tempdir_in(PARENT_DIR).unwrap();
         let path = directory.path().canonicalize().unwrap();
         let program = env!("CARGO_BIN_EXE_node-container-helper");
@@ -92,7 +92,7 @@ impl TestNode {
             api,
             api_task,
             agent: None,
-            wide_client,
+            privileged_client,
             _directory: directory,
         };
         node.start();
@@ -105,12 +105,12 @@ impl TestNode {
         let gate = Gate::new(None, stop.clone());
         // A client of its own, like a new process.
         let cluster = Cluster::with_client(kube::Client::new(self.api.service(User::node(NODE)), "default"));
-        let wide = self.wide_client.then(|| self::cluster(&self.api));
+        let privileged_client = self.privileged_client.then(|| self::cluster(&self.api));
         let events = EventRecorder::start(&cluster, pods::COMPONENT, NODE);
         let volumes = Volumes::new(
             VolumeManagerDeps {
                 cluster: cluster.clone(),
-                wide: wide.clone(),
+                privileged_client: privileged_client.clone(),
                 events: events.clone(),
                 plugins: Plugins::new(),
                 kernel: Arc::new(Linux::new()),
@@ -118,14 +118,14 @@ impl TestNode {
                 node: NODE.to_owned(),
             },
             volumes::Settings {
-                resync: Duration::from_millis(if self.wide_client { 60_000 } else { 100 }),
+                resync: Duration::from_millis(if self.privileged_client { 60_000 } else { 100 }),
                 hidden: self.runtime.hidden(),
                 ..volumes::Settings::default()
             },
         );
         let agent = Agent {
             cluster,
-            wide,
+            privileged_client,
             node: NODE.to_owned(),
             address: "127.0.0.1".to_owned(),
             server: Some(("127.0.0.1".to_owned(), 6443)),

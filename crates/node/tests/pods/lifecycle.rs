@@ -149,7 +149,7 @@ async fn exec_probes_and_hooks_run() {
     node.wait_for("p", ready).await;
 }
 
-/// With grace 0 the object is gone immediately; its containers are stopped and its files removed all the same.
+/// With a grace period of 0 the object is deleted immediately. The containers are stopped and the files removed anyway.
 #[tokio::test]
 async fn force_deleted_pod_is_cleaned_up() {
     let node = TestNode::new().await;

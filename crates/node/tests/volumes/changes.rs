@@ -18,7 +18,7 @@ use crate::harness::{Fixture, MIB, until};
 async fn volume_larger_than_allocated_expands_once() {
     let mut fixture = Fixture::new().await;
     // The claim is not watched: it is read when the pod is resynced, and the next resync is far away.
-    fixture.wide = false;
+    fixture.privileged_client = false;
     fixture.without_attach().await;
     let volume = fixture.volume("pv1", 320, "xfs").await;
     let pod = fixture.pod_of("p", &volume).await;

@@ -48,7 +48,7 @@ pub(crate) struct Fixture {
     stop: CancellationToken,
     serving: Option<std::thread::JoinHandle<()>>,
     /// Managers get an additional client with more permissions.
-    pub(crate) wide: bool,
+    pub(crate) privileged_client: bool,
     /// Its mounts and devices must be removed before the directory that contains them.
     _pool: TestPool,
     _dir: TempDir,
@@ -134,8 +134,18 @@ impl Fixture {
         let root = Root::new(dir.path().join("kubelet"));
         let driver = Client::new(&endpoint);
         let (plugins, serving) = (Plugins::new(), Some(serving));
-        let fixture =
-            Self { api, cluster, plugins, driver, root, stop, serving, wide: true, _pool: pool, _dir: dir };
+        let fixture = Self {
+            api,
+            cluster,
+            plugins,
+            driver,
+            root,
+            stop,
+            serving,
+            privileged_client: true,
+            _pool: pool,
+            _dir: dir,
+        };
         fixture.create::<Node>(None, json!({"metadata": {"name": NODE}})).await;
         fixture.register(&endpoint).await;
         fixture
@@ -164,7 +174,7 @@ impl Fixture {
         let parts = VolumeManagerDeps {
             events: EventRecorder::start(&cluster, COMPONENT, NODE),
             cluster,
-            wide: self.wide.then(|| client(&self.api)),
+            privileged_client: self.privileged_client.then(|| client(&self.api)),
             plugins: self.plugins.clone(),
             kernel: Arc::new(Linux::new()),
             root: self.root.clone(),

@@ -183,7 +183,7 @@ async fn mounted_volume_is_expanded_online() {
 #[tokio::test]
 async fn volume_manager_works_with_node_permissions_only() {
     let mut fixture = Fixture::new().await;
-    fixture.wide = false;
+    fixture.privileged_client = false;
     let volume = fixture.volume("pv1", 32, "ext4").await;
     let pod = fixture.pod_of("p", &volume).await;
     let agent = fixture.agent_with(Settings { resync: Duration::from_millis(100), ..Settings::default() });

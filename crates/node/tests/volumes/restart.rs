@@ -125,7 +125,7 @@ async fn unidentified_mount_stays_in_use() {
     // Without the pod, a node may not read the pod's volume.
     let (api, key) = (Pod::API, Key::namespaced("default", "p"));
     fixture.cluster.delete_without_grace(&api, &key, Default::default()).await.unwrap();
-    fixture.wide = false;
+    fixture.privileged_client = false;
     let in_use = json!({"volumesInUse": [volume.unique(), "kubernetes.io/csi/d^gone"]});
     fixture.status::<Node>(&Key::cluster(NODE), in_use).await;
     let before = fixture.mounts();

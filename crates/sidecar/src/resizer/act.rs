@@ -160,7 +160,7 @@ impl Resizer {
                 inputs
                     .state
                     .expansion
-                    .failed(request, failure, now(), |failure, failures| self.pause(failure, failures));
+                    .failed(request, failure, now(), |failure, failures| self.backoff(failure, failures));
             }
         }
         self.save_state(inputs);
@@ -235,7 +235,7 @@ impl Resizer {
                 inputs
                     .state
                     .modification
-                    .failed(request, failure, now(), |failure, failures| self.pause(failure, failures));
+                    .failed(request, failure, now(), |failure, failures| self.backoff(failure, failures));
             }
         }
         self.save_state(inputs);
@@ -285,7 +285,7 @@ impl Resizer {
     }
 
     /// The backoff. An infeasible request is repeated slowly: only a different one can succeed.
-    fn pause(&self, failure: &Failure, failures: u32) -> Duration {
+    fn backoff(&self, failure: &Failure, failures: u32) -> Duration {
         match failure.class {
             Some(ErrorClass::Infeasible) => self.settings.worker_options.retry_max,
             _ => self.settings.worker_options.backoff().delay(failures),

@@ -92,7 +92,7 @@ pub(crate) enum WaitReason {
     /// The class does not exist.
     ClassMissing(String),
     /// The last attempt failed: retry at this time.
-    Pause(Time),
+    Backoff(Time),
 }
 
 impl fmt::Display for WaitReason {
@@ -109,7 +109,7 @@ impl fmt::Display for WaitReason {
             Self::InUse => f.write_str("the volume is in use, and the driver expands only unused volumes"),
             Self::ClassesUnknown => f.write_str("cannot read VolumeAttributesClasses"),
             Self::ClassMissing(class) => write!(f, "VolumeAttributesClass {class:?} does not exist"),
-            Self::Pause(until) => write!(f, "retrying at {until}"),
+            Self::Backoff(until) => write!(f, "retrying at {until}"),
         }
     }
 }
@@ -117,11 +117,11 @@ impl fmt::Display for WaitReason {
 impl Waiting {
     /// When to reconcile again if nothing changes.
     pub(crate) fn until(&self) -> Option<Time> {
-        let pause = |reason: &WaitReason| match reason {
-            WaitReason::Pause(until) => Some(*until),
+        let backoff_end = |reason: &WaitReason| match reason {
+            WaitReason::Backoff(until) => Some(*until),
             _ => None,
         };
-        [pause(&self.expansion), pause(&self.modification)].into_iter().flatten().min()
+        [backoff_end(&self.expansion), backoff_end(&self.modification)].into_iter().flatten().min()
     }
 }
 
@@ -155,7 +155,7 @@ fn expansion(view: &View<'_>, claim: &PersistentVolumeClaim, volume: &Persistent
     }
     let known = resize::ResizeInputs {
         controller_expands: place == ExpandOn::Controller,
-        failed_finally: state.ended,
+        failed_finally: state.failed_finally,
     };
     let (size, fresh) = match resize::plan(claim, volume, view.driver, known) {
         resize::Plan::Expand { size, fresh } => (size, fresh),
@@ -172,15 +172,17 @@ fn expansion(view: &View<'_>, claim: &PersistentVolumeClaim, volume: &Persistent
             return if state.in_use_reported { Err(WaitReason::InUse) } else { Ok(ResizeStep::ReportInUse) };
         }
         let requested = claim.requested_storage().unwrap_or(Quantity::ZERO);
-        if let Some(again) = failed.pause(&ExpandRequest { requested, size, pod_use: view.pod_use }, now) {
-            return Err(WaitReason::Pause(again));
+        if let Some(until) =
+            failed.backoff_end(&ExpandRequest { requested, size, pod_use: view.pod_use }, now)
+        {
+            return Err(WaitReason::Backoff(until));
         }
     }
     let status = claim.status.allocated_resource_statuses.storage;
     let infeasible = status == Some(wharf_model::claim::ResizeStatus::ControllerResizeInfeasible);
-    // An expansion that another process began is recorded again. So is a size that was infeasible: after a crash, the
+    // An expansion that another process started is recorded again. So is a size that was infeasible: after a crash, the
     // earlier error must not be taken for the result of this call.
-    match state.begun == Some(size) && !infeasible {
+    match state.in_progress == Some(size) && !infeasible {
         true => Ok(ResizeStep::Expand { size }),
         false => Ok(ResizeStep::BeginExpansion { size, fresh }),
     }
@@ -224,11 +226,11 @@ fn modification(
     }
     let state = &view.state.modification;
     let status = claim.status.modify_volume_status.as_ref();
-    let under_way = status
+    let recorded_target = status
         .filter(|status| status.status == ModifyStatus::InProgress)
         .map(|status| status.target_volume_attributes_class_name.as_str());
     // The driver's result is recorded first, whatever the user requests by now.
-    if let Some(applied) = state.applied.as_deref().filter(|applied| under_way == Some(applied)) {
+    if let Some(applied) = state.applied.as_deref().filter(|applied| recorded_target == Some(applied)) {
         let target = applied.to_owned();
         let recorded = volume.spec.volume_attributes_class_name.as_deref() == Some(applied);
         return Ok(if recorded {
@@ -238,14 +240,14 @@ fn modification(
         });
     }
     if let Some(failed) = &state.failed
-        && under_way == Some(&failed.request.target)
+        && recorded_target == Some(&failed.request.target)
         && modification_needs_report(claim, failed)
     {
         return Ok(ResizeStep::ReportModification);
     }
     let exists = |class: &str| view.classes.get(class).is_some();
     let reported = |target: &str| state.missing_class_reported.as_deref() == Some(target);
-    let target = match modify::plan(claim, volume, view.driver, !state.certain, exists) {
+    let target = match modify::plan(claim, volume, view.driver, !state.call_ended, exists) {
         modify::Plan::Idle(idle) => return Err(WaitReason::NoModification(idle)),
         modify::Plan::Cancel => return Ok(ResizeStep::CancelModification),
         modify::Plan::Pending { .. } | modify::Plan::Stuck { .. } if !view.classes.known => {
@@ -263,12 +265,12 @@ fn modification(
     };
     if let Some(failed) = &state.failed {
         let requested = claim.spec.volume_attributes_class_name.clone();
-        if let Some(again) = failed.pause(&ModifyRequest { requested, target: target.clone() }, now) {
-            return Err(WaitReason::Pause(again));
+        if let Some(until) = failed.backoff_end(&ModifyRequest { requested, target: target.clone() }, now) {
+            return Err(WaitReason::Backoff(until));
         }
     }
-    // A modification that another process began is recorded again: if the write succeeds, nothing else began since.
-    match under_way == Some(&target) && state.begun.as_ref() == Some(&target) {
+    // A modification that another process started is recorded again: if the write succeeds, no other was started since.
+    match recorded_target == Some(&target) && state.in_progress.as_ref() == Some(&target) {
         true => Ok(ResizeStep::Modify { target }),
         false => Ok(ResizeStep::BeginModification { target }),
     }

@@ -213,8 +213,8 @@ impl<'a> Simulation<'a> {
         let mut claim = PersistentVolumeClaim::clone(&cached);
         let begun = state.expansion.begun;
         if self.bug == Bug::InfeasibleUnmarked
-            && begun == claim.requested_storage()
-            && begun == claim.status.allocated_resources.storage
+            && in_progress == claim.requested_storage()
+            && in_progress == claim.status.allocated_resources.storage
         {
             claim.status.allocated_resource_statuses.storage = Some(ResizeStatus::ControllerResizeInProgress);
         }
@@ -305,7 +305,7 @@ impl<'a> Simulation<'a> {
             failure.class = Some(ErrorClass::Final);
         }
         let Snapshot { claim, pod_use, state, .. } = &mut inputs;
-        let pause = |_: &Failure, failures: u32| Duration::from_secs(1 << failures.min(8));
+        let backoff = |_: &Failure, failures: u32| Duration::from_secs(1 << failures.min(8));
         match (call, response) {
             (Call::Expand(_), Ok(expanded)) => state.expansion.succeeded(expanded.unwrap()),
             (Call::Modify(class), Ok(_)) => state.modification.succeeded(class),
@@ -313,12 +313,12 @@ impl<'a> Simulation<'a> {
                 self.pods_watched |= failure.is_in_use();
                 let requested = claim.requested_storage().unwrap();
                 let request = ExpandRequest { requested, size: *size, pod_use: *pod_use };
-                state.expansion.failed(request, failure, self.now, pause);
+                state.expansion.failed(request, failure, self.now, backoff);
             }
             (Call::Modify(class), Err(failure)) => {
                 let requested = claim.spec.volume_attributes_class_name.clone();
                 let request = ModifyRequest { requested, target: class.clone() };
-                state.modification.failed(request, failure, self.now, pause);
+                state.modification.failed(request, failure, self.now, backoff);
             }
         }
         self.state = inputs.state;

@@ -14,7 +14,7 @@ use wharf_model::{Key, Quantity, Time};
 use super::decide::ResizeStep;
 use super::view::PodUse;
 
-/// The state of one claim.
+/// The state of one claim between two steps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ResizeState {
     pub(crate) expansion: ExpansionState,
@@ -25,9 +25,9 @@ pub(crate) struct ResizeState {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ExpansionState {
     /// The size that this process recorded as in progress.
-    pub(crate) begun: Option<Quantity>,
-    /// Whether the last call ended with a final error: then no call can still run.
-    pub(crate) ended: bool,
+    pub(crate) in_progress: Option<Quantity>,
+    /// Whether the last call ended with a final error. Then no call can still be running in the driver.
+    pub(crate) failed_finally: bool,
     /// The driver's result, until it is recorded.
     pub(crate) expanded: Option<Expanded>,
     /// The last failed call.
@@ -43,7 +43,7 @@ pub(crate) struct Expanded {
     pub(crate) requested: Quantity,
     /// The actual size.
     pub(crate) size: Quantity,
-    /// Whether the node has to expand the volume, too.
+    /// Whether the node has to expand the volume as well.
     pub(crate) node_expansion_required: bool,
 }
 
@@ -51,9 +51,9 @@ pub(crate) struct Expanded {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ModificationState {
     /// The class that this process recorded as in progress.
-    pub(crate) begun: Option<String>,
-    /// Whether the last call has certainly ended.
-    pub(crate) certain: bool,
+    pub(crate) in_progress: Option<String>,
+    /// Whether the last call ended with success or a final error. Then no call can still be running in the driver.
+    pub(crate) call_ended: bool,
     /// The class that the driver applied, until it is recorded.
     pub(crate) applied: Option<String>,
     /// The last failed call.
@@ -90,9 +90,9 @@ pub(crate) struct FailedCall<Q> {
     /// Consecutive failures of the same request.
     pub(crate) failures: u32,
     pub(crate) at: Time,
-    /// When the backoff ends.
-    pub(crate) again: Time,
-    /// Whether it was reported in the claim.
+    /// The end of the backoff.
+    pub(crate) retry_at: Time,
+    /// Whether the failure was reported in the claim's status.
     pub(crate) reported: bool,
 }
 
@@ -124,13 +124,13 @@ impl Failure {
 impl ExpansionState {
     /// A call is about to be sent: from now on it may run in the driver.
     pub(crate) fn call_started(&mut self) {
-        self.ended = false;
+        self.failed_finally = false;
         self.in_use_reported = false;
     }
 
     /// Records a successful call.
     pub(crate) fn succeeded(&mut self, expanded: Expanded) {
-        *self = Self { begun: self.begun, expanded: Some(expanded), ..Self::default() };
+        *self = Self { in_progress: self.in_progress, expanded: Some(expanded), ..Self::default() };
     }
 
     /// Records a failed call, or one that was not sent.
@@ -139,26 +139,26 @@ impl ExpansionState {
         request: ExpandRequest,
         failure: Failure,
         now: Time,
-        pause: impl Fn(&Failure, u32) -> Duration,
+        backoff: impl Fn(&Failure, u32) -> Duration,
     ) {
         if let Some(class) = failure.class {
-            self.ended = class != ErrorClass::StillRunning;
+            self.failed_finally = class != ErrorClass::StillRunning;
         }
-        self.failed = Some(FailedCall::new(self.failed.take(), request, failure, now, pause));
+        self.failed = Some(FailedCall::new(self.failed.take(), request, failure, now, backoff));
     }
 }
 
 impl ModificationState {
     /// A call is about to be sent: from now on it may run in the driver.
     pub(crate) fn call_started(&mut self) {
-        self.certain = false;
+        self.call_ended = false;
     }
 
     /// Records a successful call.
     pub(crate) fn succeeded(&mut self, target: &str) {
         *self = Self {
-            begun: self.begun.take(),
-            certain: true,
+            in_progress: self.in_progress.take(),
+            call_ended: true,
             applied: Some(target.to_owned()),
             ..Self::default()
         };
@@ -170,12 +170,12 @@ impl ModificationState {
         request: ModifyRequest,
         failure: Failure,
         now: Time,
-        pause: impl Fn(&Failure, u32) -> Duration,
+        backoff: impl Fn(&Failure, u32) -> Duration,
     ) {
         if let Some(class) = failure.class {
-            self.certain = class != ErrorClass::StillRunning;
+            self.call_ended = class != ErrorClass::StillRunning;
         }
-        self.failed = Some(FailedCall::new(self.failed.take(), request, failure, now, pause));
+        self.failed = Some(FailedCall::new(self.failed.take(), request, failure, now, backoff));
     }
 }
 
@@ -185,17 +185,17 @@ impl<Q: PartialEq> FailedCall<Q> {
         request: Q,
         failure: Failure,
         now: Time,
-        pause: impl Fn(&Failure, u32) -> Duration,
+        backoff: impl Fn(&Failure, u32) -> Duration,
     ) -> Self {
         let same = before.filter(|before| before.request == request);
         let failures = same.map_or(0, |same| same.failures);
-        let again = now.plus(pause(&failure, failures));
-        Self { request, failure, failures: failures.saturating_add(1), at: now, again, reported: false }
+        let retry_at = now.plus(backoff(&failure, failures));
+        Self { request, failure, failures: failures.saturating_add(1), at: now, retry_at, reported: false }
     }
 
-    /// When this request may be sent again, if that is in the future. A clock that was set back causes no wait.
-    pub(crate) fn pause(&self, request: &Q, now: Time) -> Option<Time> {
-        (self.request == *request && now >= self.at && now < self.again).then_some(self.again)
+    /// The end of the backoff for this request, if it is in the future. A clock that was set back causes no wait.
+    pub(crate) fn backoff_end(&self, request: &Q, now: Time) -> Option<Time> {
+        (self.request == *request && now >= self.at && now < self.retry_at).then_some(self.retry_at)
     }
 }
 
@@ -205,7 +205,7 @@ impl ResizeState {
         let Self { expansion, modification } = self;
         match step {
             ResizeStep::BeginExpansion { size, .. } => {
-                expansion.begun = Some(*size);
+                expansion.in_progress = Some(*size);
                 // The failure of another size must not be reported for this one.
                 expansion.failed = expansion.failed.take().filter(|failed| failed.request.size == *size);
             }
@@ -218,7 +218,7 @@ impl ResizeState {
             ResizeStep::MarkNodeExpansionPending | ResizeStep::FinishExpansion { .. } => {
                 *expansion = ExpansionState::default()
             }
-            ResizeStep::BeginModification { target } => modification.begun = Some(target.clone()),
+            ResizeStep::BeginModification { target } => modification.in_progress = Some(target.clone()),
             ResizeStep::ReportModification => {
                 if let Some(failed) = &mut modification.failed {
                     failed.reported = true;
@@ -248,12 +248,12 @@ pub(crate) struct ResizeStates {
 
 #[derive(Default)]
 struct Inner {
-    /// State from an earlier epoch is not stored any more.
+    /// Incremented when the state is cleared. State that was read in an earlier epoch is not stored.
     epoch: u64,
     by_claim: HashMap<Key, (String, ResizeState)>,
 }
 
-/// When a state was read.
+/// The epoch in which a state was read; see [`ResizeStates::put`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Epoch(u64);
 
@@ -308,7 +308,7 @@ mod tests {
         let states = ResizeStates::default();
         let key = Key::namespaced("shop", "data");
         let stored = ResizeState {
-            expansion: ExpansionState { ended: true, ..ExpansionState::default() },
+            expansion: ExpansionState { failed_finally: true, ..ExpansionState::default() },
             ..ResizeState::default()
         };
         let (epoch, nothing) = states.get(&key, "u");
@@ -332,7 +332,7 @@ mod tests {
     /// sidecars.md 1.3 "Errors": the backoff grows for the same request only.
     #[test]
     fn backoff_grows_for_same_request_only() {
-        let pause = |_: &Failure, failures: u32| Duration::from_secs(1 << failures);
+        let backoff = |_: &Failure, failures: u32| Duration::from_secs(1 << failures);
         let failure = || Failure {
             class: Some(ErrorClass::StillRunning),
             code: Code::Unavailable,
@@ -343,17 +343,21 @@ mod tests {
             size: Quantity::from_bytes(size),
             pod_use: PodUse::Unknown,
         };
-        let mut expansion = ExpansionState { ended: true, ..ExpansionState::default() };
-        expansion.failed(request(9), failure(), Time(0), pause);
-        assert!(!expansion.ended);
-        expansion.failed(request(9), failure(), Time(1000), pause);
+        let mut expansion = ExpansionState { failed_finally: true, ..ExpansionState::default() };
+        expansion.failed(request(9), failure(), Time(0), backoff);
+        assert!(!expansion.failed_finally);
+        expansion.failed(request(9), failure(), Time(1000), backoff);
         let failed = expansion.failed.clone().unwrap();
-        assert_eq!((failed.failures, failed.again), (2, Time(3000)));
-        assert_eq!(failed.pause(&request(9), Time(2999)), Some(Time(3000)));
-        assert_eq!(failed.pause(&request(9), Time(3000)), None);
-        assert_eq!(failed.pause(&request(9), Time(999)), None, "a clock that was set back causes no wait");
-        assert_eq!(failed.pause(&request(8), Time(2000)), None);
-        expansion.failed(request(8), failure(), Time(4000), pause);
-        assert_eq!(expansion.failed.unwrap().again, Time(5000));
+        assert_eq!((failed.failures, failed.retry_at), (2, Time(3000)));
+        assert_eq!(failed.backoff_end(&request(9), Time(2999)), Some(Time(3000)));
+        assert_eq!(failed.backoff_end(&request(9), Time(3000)), None);
+        assert_eq!(
+            failed.backoff_end(&request(9), Time(999)),
+            None,
+            "a clock that was set back causes no wait"
+        );
+        assert_eq!(failed.backoff_end(&request(8), Time(2000)), None);
+        expansion.failed(request(8), failure(), Time(4000), backoff);
+        assert_eq!(expansion.failed.unwrap().retry_at, Time(5000));
     }
 }

@@ -20,8 +20,8 @@ use crate::metrics::Metrics;
 pub(super) struct Service {
     pub(super) cluster: Cluster,
     pub(super) driver: Client,
-    /// The driver's name, once it is ready.
-    pub(super) name: watch::Receiver<Option<String>>,
+    /// The driver's name, once the driver is ready.
+    pub(super) driver_name: watch::Receiver<Option<String>>,
     pub(super) audience: Option<String>,
     /// Maximum duration of a stream.
     pub(super) max_duration: Duration,
@@ -45,16 +45,16 @@ impl api::snapshot_metadata_server::SnapshotMetadata for Service {
             starting_offset,
             max_results,
         } = request.into_inner();
-        let began = Instant::now();
+        let started = Instant::now();
         let request = MetadataRequest { token, namespace, snapshot, base: None };
-        let ResolvedSnapshot { handle, secrets } = self.resolve_request(request, began).await?;
+        let ResolvedSnapshot { handle, secrets } = self.resolve_request(request, started).await?;
         let driver_request = v1::GetMetadataAllocatedRequest {
             snapshot_id: handle,
             starting_offset,
             max_results,
             secrets: secrets.clone(),
         };
-        let permit = self.limiter.acquire("GetMetadataAllocated", began).await?;
+        let permit = self.limiter.acquire("GetMetadataAllocated", started).await?;
         let mut driver = self.driver.with_deadline(self.max_duration).snapshot_metadata();
         let response = driver.get_metadata_allocated(driver_request).await;
         permit.relay(response, secrets, |message: v1::GetMetadataAllocatedResponse| {
@@ -78,9 +78,9 @@ impl api::snapshot_metadata_server::SnapshotMetadata for Service {
             starting_offset,
             max_results,
         } = request.into_inner();
-        let began = Instant::now();
+        let started = Instant::now();
         let request = MetadataRequest { token, namespace, snapshot, base: Some(base_snapshot_id.clone()) };
-        let ResolvedSnapshot { handle, secrets } = self.resolve_request(request, began).await?;
+        let ResolvedSnapshot { handle, secrets } = self.resolve_request(request, started).await?;
         let driver_request = v1::GetMetadataDeltaRequest {
             base_snapshot_id,
             target_snapshot_id: handle,
@@ -88,7 +88,7 @@ impl api::snapshot_metadata_server::SnapshotMetadata for Service {
             max_results,
             secrets: secrets.clone(),
         };
-        let permit = self.limiter.acquire("GetMetadataDelta", began).await?;
+        let permit = self.limiter.acquire("GetMetadataDelta", started).await?;
         let mut driver = self.driver.with_deadline(self.max_duration).snapshot_metadata();
         let response = driver.get_metadata_delta(driver_request).await;
         permit.relay(response, secrets, |message: v1::GetMetadataDeltaResponse| {
@@ -110,20 +110,20 @@ fn blocks(blocks: Vec<v1::BlockMetadata>) -> Vec<api::BlockMetadata> {
 }
 
 impl Service {
-    /// The snapshot to request from the driver, or the error for the caller.
+    /// Resolves the request to a snapshot handle. Logs and counts refused requests.
     async fn resolve_request(
         &self,
         request: MetadataRequest,
-        began: Instant,
+        started: Instant,
     ) -> Result<ResolvedSnapshot, Status> {
-        let found = self.resolve(request).await;
-        found.map_err(|refusal| {
+        let resolved = self.resolve(request).await;
+        resolved.map_err(|refusal| {
             let status = Status::from(refusal);
             tracing::info!(code = ?status.code(), error = status.message(), "refused request");
             self.metrics.record_call(
                 "/snapshotmetadata.SnapshotMetadata/refused",
                 status.code(),
-                began.elapsed(),
+                started.elapsed(),
             );
             status
         })
@@ -131,7 +131,7 @@ impl Service {
 
     async fn resolve(&self, request: MetadataRequest) -> Result<ResolvedSnapshot, Refusal> {
         let request = request.validate()?;
-        let name = self.name.borrow().clone().ok_or(Refusal::DriverNotReady)?;
-        resolve(&self.cluster, &name, self.audience.as_deref(), &request).await
+        let driver_name = self.driver_name.borrow().clone().ok_or(Refusal::DriverNotReady)?;
+        resolve(&self.cluster, &driver_name, self.audience.as_deref(), &request).await
     }
 }

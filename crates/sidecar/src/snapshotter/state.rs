@@ -92,9 +92,9 @@ impl Failure {
 }
 
 /// Time from now until `until`; `None` if it has passed or the clock went backwards.
-pub(super) fn remaining(began: Time, until: Time, now: Time) -> Option<Duration> {
+pub(super) fn remaining(started: Time, until: Time, now: Time) -> Option<Duration> {
     let remaining = u64::try_from(until.0.saturating_sub(now.0)).ok().filter(|remaining| *remaining > 0)?;
-    (now >= began).then(|| Duration::from_millis(remaining))
+    (now >= started).then(|| Duration::from_millis(remaining))
 }
 
 /// An attempt that just failed.

@@ -438,9 +438,9 @@ impl Run<'_> {
         while since.elapsed() < QUIET.max(slowest * MIN_POLLS).min(MAX_QUIET) {
             sleep(QUIET / 10);
             self.restart_if_exited();
-            let began = Instant::now();
+            let started = Instant::now();
             let now = self.read_outcome()?;
-            slowest = slowest.max(began.elapsed());
+            slowest = slowest.max(started.elapsed());
             if now != last {
                 (last, since) = (now, Instant::now());
             }

@@ -69,7 +69,7 @@ impl Log {
     pub(super) fn write(
         &self,
         call: &Call,
-        began: Instant,
+        started: Instant,
         code: &str,
         message: Option<&str>,
         violation: bool,
@@ -80,7 +80,7 @@ impl Log {
         let message = message.map(str::to_owned);
         let entry = Entry {
             time_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| millis(time.as_millis())),
-            took_ms: millis(began.elapsed().as_millis()),
+            took_ms: millis(started.elapsed().as_millis()),
             at: self.at.clone(),
             method: call.method.to_owned(),
             code: code.to_owned(),

@@ -138,8 +138,8 @@ pub(super) fn map(pairs: &[(String, String)]) -> anyhow::Result<BTreeMap<String,
 /// Reads secrets from a file with one JSON object of strings. They are not accepted as flags, which every user of the
 /// machine can read. Errors do not quote the file.
 pub(super) fn read_secrets(path: &Path) -> anyhow::Result<BTreeMap<String, String>> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("read secrets file {}", path.display()))?;
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("failed to read secrets file {}", path.display()))?;
     serde_json::from_str(&text).map_err(|error| {
         anyhow::anyhow!(
             "secrets file {} is not a JSON object of strings (line {}, column {})",

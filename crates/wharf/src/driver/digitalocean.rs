@@ -189,7 +189,8 @@ async fn log_account_status(account: Account) {
 
 /// Serves /health: an empty 200, or 500 with the reason.
 async fn health(address: SocketAddr, account: Account) -> anyhow::Result<impl Future<Output = ()> + Send> {
-    let listener = TcpListener::bind(address).await.with_context(|| format!("listen on {address}"))?;
+    let listener =
+        TcpListener::bind(address).await.with_context(|| format!("failed to listen on {address}"))?;
     let page = move |path: String| {
         let account = account.clone();
         async move {

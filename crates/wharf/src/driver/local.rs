@@ -92,7 +92,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let driver =
         tokio::task::spawn_blocking(move || wharf_driver_local::driver(Arc::new(Linux::new()), config))
             .await
-            .context("open the pool")??;
+            .context("failed to open the pool")??;
     let options = ServeOptions { metrics_listen };
     match sidecar {
         Some(sidecar) => embedded_sidecar::serve(driver, &endpoint, options, sidecar, stop).await,

@@ -112,8 +112,11 @@ fn upstream_flags_of_all_roles_are_accepted_together() {
 fn node_deployment_disables_leader_election() {
     let config = controller("--node-deployment --node-name=n1");
     assert_eq!(config.node.as_deref(), Some("n1"));
-    assert!(config.election.is_none(), "nodes do not compete");
-    let binding = config.provisioner.immediate_binding.expect("they do for claims that any could have");
+    assert!(config.election.is_none(), "with --node-deployment every replica is active");
+    let binding = config
+        .provisioner
+        .immediate_binding
+        .expect("claims with Immediate binding need a winner among the nodes");
     assert_eq!((binding.base_delay, binding.max_delay), (Duration::from_secs(20), Duration::from_secs(60)));
     let line = "--node-deployment --node-name=n1 --node-deployment-immediate-binding=false";
     assert!(controller(line).provisioner.immediate_binding.is_none());
@@ -143,7 +146,7 @@ fn invalid_flags_are_refused() {
         assert!(error.contains(expected), "{line}: {error}");
     }
     // CSIStorageCapacity objects without an owner would never be garbage-collected.
-    let line = TestCli::try_parse_from(["sidecar", "--enable-capacity"]).expect("a line");
+    let line = TestCli::try_parse_from(["sidecar", "--enable-capacity"]).expect("valid flags");
     let error = line.args.into_sidecar(&Environment::default()).map(|_| ()).expect_err("no owner");
     assert!(error.to_string().contains("POD_NAME"), "{error}");
 }

@@ -156,7 +156,7 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
     start_controllers(&cluster, &node, &health_registry, &mut controllers);
     let agent = NodeAgent {
         cluster: cluster.with_user(in_process_client(&api, &Identity::Node(node.clone()))),
-        wide: Some(cluster.clone()),
+        privileged_client: Some(cluster.clone()),
         name: node,
         root: data_dir.kubelet_root(),
         runtime,
@@ -197,9 +197,9 @@ fn lock(data_dir: &DataDir) -> anyhow::Result<Box<dyn Send + Sync>> {
     let kernel = Linux::new();
     let locked = kernel.try_lock(&file)?;
     let locked =
-        locked.with_context(|| format!("another `wharf up` runs in {}", data_dir.path().display()))?;
+        locked.with_context(|| format!("another `wharf up` is running in {}", data_dir.path().display()))?;
     std::fs::write(data_dir.pid_file(), format!("{}\n", std::process::id()))
-        .with_context(|| format!("write {}", data_dir.pid_file().display()))?;
+        .with_context(|| format!("failed to write {}", data_dir.pid_file().display()))?;
     Ok(locked)
 }
 
@@ -218,8 +218,8 @@ async fn start_api_server(
     components: &mut Components,
 ) -> anyhow::Result<(Api, SocketAddr)> {
     let dir = data_dir.api();
-    let store =
-        Store::open(&dir, store::Options::default()).with_context(|| format!("open {}", dir.display()))?;
+    let store = Store::open(&dir, store::Options::default())
+        .with_context(|| format!("failed to open {}", dir.display()))?;
     let pki = Arc::new(Pki::open_or_create(&dir, now())?);
     let server = Server::bind(args.listen).await?;
     let (url, address) = (server.url(), server.local_address());
@@ -231,9 +231,9 @@ async fn start_api_server(
         ..rest::Options::default()
     };
     let api = Api::new(store, pki.access()?, options);
-    api.prepare().await.context("create the initial namespaces")?;
+    api.prepare().await.context("failed to create the initial namespaces")?;
     let kubeconfig = pki.kubeconfig(&Identity::Admin, &url, now())?;
-    write_private(&data_dir.kubeconfig(), kubeconfig.as_bytes()).context("write the kubeconfig")?;
+    write_private(&data_dir.kubeconfig(), kubeconfig.as_bytes()).context("failed to write the kubeconfig")?;
     let (serving, stop) = (api.clone(), components.stop.clone());
     components.spawn("API server", async move { server.run(serving, pki, &[], stop).await });
     let (background, stop) = (api.clone(), components.stop.clone());
@@ -254,7 +254,7 @@ async fn serve_status_pages(
     components: &mut Components,
 ) -> anyhow::Result<()> {
     let endpoint: Endpoint = format!("unix://{}", data_dir.status_socket().display()).parse()?;
-    let (listener, file) = wharf_csi::bind(&endpoint).context("serve metrics")?;
+    let (listener, file) = wharf_csi::bind(&endpoint).context("failed to serve metrics")?;
     let (on_socket, on_address) = (
         health_registry.clone().serve(listener),
         status_pages::serve(health_registry.clone(), args.metrics).await?,
@@ -320,12 +320,12 @@ async fn start_local_driver(
         let kernel = Arc::new(Linux::new());
         let pool = match pool {
             Some(pool) => pool,
-            None => disk::prepare(&*kernel, &dir, size).context("create the pool")?.0,
+            None => disk::prepare(&*kernel, &dir, size).context("failed to create the pool")?.0,
         };
         let config = LocalConfig { attach: true, ..LocalConfig::new(node, pool) };
         anyhow::Ok(wharf_driver_local::driver(kernel, config)?)
     });
-    let driver = opened.await.context("open the pool")??;
+    let driver = opened.await.context("failed to open the pool")??;
     let (socket, stop) = (endpoint.clone(), components.stop.clone());
     components.spawn("local driver", async move {
         driver.serve(&socket, ServeOptions::default(), stop.cancelled()).await

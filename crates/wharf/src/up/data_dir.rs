@@ -16,9 +16,9 @@ impl DataDir {
             .recursive(true)
             .mode(0o700)
             .create(dir)
-            .with_context(|| format!("create {}", dir.display()))?;
+            .with_context(|| format!("failed to create {}", dir.display()))?;
         // The mount table contains canonical paths.
-        let dir = dir.canonicalize().with_context(|| format!("resolve {}", dir.display()))?;
+        let dir = dir.canonicalize().with_context(|| format!("failed to resolve {}", dir.display()))?;
         let data_dir = Self(dir);
         // Drivers may register before the node agent has started and created the registry directory.
         for dir in [data_dir.api(), data_dir.plugin_registry(), data_dir.run()] {
@@ -26,14 +26,15 @@ impl DataDir {
                 .recursive(true)
                 .mode(0o700)
                 .create(&dir)
-                .with_context(|| format!("create {}", dir.display()))?;
+                .with_context(|| format!("failed to create {}", dir.display()))?;
         }
         Ok(data_dir)
     }
 
     /// Opens an existing data directory.
     pub(crate) fn open(dir: &Path) -> anyhow::Result<Self> {
-        let data_dir = Self(dir.canonicalize().with_context(|| format!("resolve {}", dir.display()))?);
+        let data_dir =
+            Self(dir.canonicalize().with_context(|| format!("failed to resolve {}", dir.display()))?);
         anyhow::ensure!(
             data_dir.api().is_dir(),
             "{} is not a data directory of `wharf up`: set --data-dir",

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn volume_defaults() {
+    fn unset_volume_fields_get_defaults() {
         let mut pod = json!({"spec": {"volumes": [
             {"name": "a"}, {"name": "b", "secret": {"secretName": "s"}}, {"name": "c", "hostPath": {"path": "/"}},
             {"name": "d", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}},
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn container_defaults() {
+    fn unset_container_fields_get_defaults() {
         let mut pod = json!({"spec": {"hostNetwork": true, "serviceAccount": "a", "containers": [{
             "name": "c", "image": "i:1", "ports": [{"containerPort": 80}],
             "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}},

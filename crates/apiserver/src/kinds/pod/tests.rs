@@ -376,7 +376,7 @@ fn admission_follows_service_account_and_priority() {
 }
 
 #[test]
-fn field_selectors() {
+fn field_selectors_read_supported_fields() {
     let pod = with(&valid(), &json!({"spec": {"nodeName": "n"}, "status": {"phase": "Running"}}));
     let value = |field: &str| POD.field(field).map(|value| value(&pod));
     assert_eq!(value("spec.nodeName").as_deref(), Some("n"));

@@ -3,7 +3,7 @@
 //! - The group gets its finalizer before anything is created for it or bound to it, but not before there is
 //!   something to protect: a group that cannot be created can always be deleted by its user, even if no controller
 //!   runs.
-//! - For each member the snapshot is created before its content, so that no content is without a snapshot.
+//! - For each member the snapshot is created before its content, so that every content has a snapshot.
 //! - Members are deleted with their group and not before. The driver deletes their snapshots with the group's
 //!   content.
 

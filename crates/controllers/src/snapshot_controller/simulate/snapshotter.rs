@@ -1,4 +1,4 @@
-//! The driver and its sidecar, as the controller observes them.
+//! Simulates the driver and its snapshotter sidecar, as far as the snapshot controller observes them.
 
 use serde_json::{Value, json};
 use wharf_model::patch;
@@ -9,7 +9,7 @@ use wharf_model::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 use super::{Kind, Simulation, parse};
 
 impl Simulation {
-    /// One step of the snapshotter for one content.
+    /// One step of the snapshotter for a random content.
     pub(super) fn snapshotter_step(&mut self) {
         let contents = self.world.objects.keys();
         let contents = contents.filter(|key| matches!(key.0, Kind::Content | Kind::GroupContent));
@@ -122,7 +122,7 @@ impl Simulation {
     }
 }
 
-/// The driver has completed the creation.
+/// Removes the annotation that a creation may be in progress.
 fn clear_being_created(content: &mut Value) {
     if let Some(annotations) = content.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         annotations.remove(names::BEING_CREATED);

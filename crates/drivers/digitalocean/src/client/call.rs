@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets() {
+    fn target_is_percent_encoded() {
         let call = Call::get(["volumes"]).query("name", "a b&c").query("region", "nyc3");
         assert_eq!(call.target().unwrap(), "/v2/volumes?name=a%20b%26c&region=nyc3");
         assert_eq!(call.name.to_string(), "GET /v2/volumes");

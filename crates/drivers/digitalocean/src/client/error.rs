@@ -203,27 +203,29 @@ pub(crate) fn classify(
 }
 
 fn kind(status: u16, from_api: bool, message: &str) -> ApiErrorKind {
-    let says = |words: &str| message.contains(words);
+    let message_contains = |words: &str| message.contains(words);
     match status {
         401 => ApiErrorKind::Unauthorized,
-        403 | 422 if says("capacity limit exceeded") => ApiErrorKind::CapacityLimit,
+        403 | 422 if message_contains("capacity limit exceeded") => ApiErrorKind::CapacityLimit,
         403 => ApiErrorKind::Forbidden,
         404 if from_api => ApiErrorKind::NotFound,
         // The id belongs to another type of object, so no snapshot has it.
-        400 if from_api && says("is not a snapshot") => ApiErrorKind::NotFound,
+        400 if from_api && message_contains("is not a snapshot") => ApiErrorKind::NotFound,
         409 => ApiErrorKind::Conflict,
-        422 if says("This volume is already attached") => {
+        422 if message_contains("This volume is already attached") => {
             ApiErrorKind::Unprocessable(UnprocessableReason::AlreadyAttached)
         }
-        422 if says("already has a pending event") => {
+        422 if message_contains("already has a pending event") => {
             ApiErrorKind::Unprocessable(UnprocessableReason::PendingEvent)
         }
-        422 if says("cannot attach more") => ApiErrorKind::Unprocessable(UnprocessableReason::TooManyVolumes),
-        422 if says("Attachment not found") => {
+        422 if message_contains("cannot attach more") => {
+            ApiErrorKind::Unprocessable(UnprocessableReason::TooManyVolumes)
+        }
+        422 if message_contains("Attachment not found") => {
             ApiErrorKind::Unprocessable(UnprocessableReason::AttachmentNotFound)
         }
         422 => ApiErrorKind::Unprocessable(UnprocessableReason::Other),
-        429 if says("failed to create snapshot") => ApiErrorKind::SnapshotTooSoon,
+        429 if message_contains("failed to create snapshot") => ApiErrorKind::SnapshotTooSoon,
         429 => ApiErrorKind::RateLimited,
         500..=599 => ApiErrorKind::Server,
         400..=499 if from_api => ApiErrorKind::BadRequest,

@@ -156,19 +156,19 @@ impl DevicePaths {
         if self.read_attribute(device, "partition")?.is_some() {
             return Ok(Some(format!("{} is a partition, but a volume is a whole disk", device.display())));
         }
-        let mut says = Vec::new();
+        let mut reported = Vec::new();
         for (file, read) in [("vpd_pg80", serial as fn(&[u8]) -> Vec<Vec<u8>>), ("vpd_pg83", designators)] {
             match fs::read(self.sysfs_path(device, "device").join(file)) {
-                Ok(page) => says.extend(read(&page)),
+                Ok(page) => reported.extend(read(&page)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
-        if says.is_empty() || says.iter().any(|text| is_named(text, name)) {
+        if reported.is_empty() || reported.iter().any(|text| is_named(text, name)) {
             return Ok(None);
         }
-        let says: Vec<_> = says.iter().map(|text| String::from_utf8_lossy(text)).collect();
-        Ok(Some(format!("{} is another disk: it reports {says:?}", device.display())))
+        let reported: Vec<_> = reported.iter().map(|text| String::from_utf8_lossy(text)).collect();
+        Ok(Some(format!("{} is another disk: it reports {reported:?}", device.display())))
     }
 
     /// The name of the volume whose link points to this device.
@@ -176,9 +176,9 @@ impl DevicePaths {
         let device = device.canonicalize()?;
         for entry in fs::read_dir(&self.links)? {
             let entry = entry?;
-            let leads_there = || entry.path().canonicalize().is_ok_and(|path| path == device);
+            let points_to_device = || entry.path().canonicalize().is_ok_and(|path| path == device);
             if let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_prefix(LINK_PREFIX))
-                && leads_there()
+                && points_to_device()
                 && self.mismatch(&device, name)?.is_none()
             {
                 return Ok(Some(name.to_owned()));

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 mod copies;
+mod degraded;
 mod devices;
 mod expansion;
 mod fixture;
@@ -10,5 +11,4 @@ mod opening;
 mod publishing;
 mod recovery;
 mod snapshots;
-mod trouble;
 mod volumes;

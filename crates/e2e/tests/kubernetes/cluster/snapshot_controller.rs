@@ -52,7 +52,7 @@ fn snapshots_are_created_and_deleted_in_any_order() {
     cluster.apply(&snapshot("b", "persistentVolumeClaimName: logs", "keep"));
     ready(&cluster, "b");
     let source = "dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: b}";
-    cluster.apply(&claim("restored", "nobodys", "1Gi", source));
+    cluster.apply(&claim("restored", "unhandled", "1Gi", source));
     cluster.kubectl(&["delete", "vs/b", "--wait=false"]);
     cluster.eventually("an event reports that it is in use", MINUTE, |cluster| {
         let events = cluster.kubectl(&["get", "events", "--output", "jsonpath={.items[*].reason}"]);
@@ -102,13 +102,13 @@ fn snapshots_are_created_and_deleted_in_any_order() {
 
 /// The validation rules of the CRDs.
 fn kinds_are_guarded(cluster: &TestCluster) {
-    for (yaml, said) in [
+    for (yaml, message) in [
         (snapshot("x", "", ""), "exactly one of"),
         (snapshot("x", "persistentVolumeClaimName: a, volumeSnapshotContentName: b", ""), "exactly one of"),
         (snapshot("x", "persistentVolumeClaimName: a", "\"\""), "must not be the empty string"),
     ] {
         let error = cluster.try_apply(&yaml).expect_err(&yaml);
-        assert!(error.contains(said), "{yaml}\n{error}");
+        assert!(error.contains(message), "{yaml}\n{error}");
     }
     cluster.apply(&snapshot("x", "persistentVolumeClaimName: a", "none"));
     let patch = r#"{"spec":{"source":{"persistentVolumeClaimName":"b"}}}"#;

@@ -1,5 +1,5 @@
 //! The snapshot metadata service with a real API server, the local driver on the real kernel, and real TLS:
-//! authorization, and an incremental backup that restores bit by bit.
+//! authorization, and an incremental backup that restores identical data.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -23,7 +23,7 @@ const SIZE: u64 = 64 * MIB;
 
 #[tokio::test]
 #[ignore = "needs a cluster: make test-cluster"]
-async fn incremental_backup_restores_bit_by_bit() {
+async fn incremental_backup_restores_identical_data() {
     let cluster = TestCluster::start_with(API_ONLY);
     let pool = TestPool::new(FsType::Xfs, 2 << 30);
     let work = tempfile::tempdir().unwrap();
@@ -46,32 +46,32 @@ async fn incremental_backup_restores_bit_by_bit() {
     let tuesday = co.snapshot("tuesday", &volume).await;
     write(&device, &[(30 * MIB, 4096)], 3);
     for (name, handle) in [("monday", &monday), ("tuesday", &tuesday)] {
-        server.announce(name, handle);
+        server.create_ready_snapshot(name, handle);
     }
     let mut restored = Vec::new();
     for (name, handle) in [("from-monday", &monday), ("from-tuesday", &tuesday)] {
         let id = co.create(name, SIZE, "", Some(handle)).await;
         co.stage(&id, "").await;
-        let at = co.publish(&id, "", "pod").await;
-        restored.push((id, at));
+        let device = co.publish(&id, "", "pod").await;
+        restored.push((id, device));
     }
 
     let backup = |snapshot: &str, handle: &str, data: &Path, base: Option<&str>, token: &str| {
         server.backup(snapshot, handle, data, base, token)
     };
-    let mine = server.token("backup", Some(AUDIENCE));
+    let valid = server.token("backup", Some(AUDIENCE));
     // Only a token with the right audience, of an account that may read snapshots in the namespace, is accepted.
-    let for_another = server.token("backup", Some("another"));
-    let stranger = server.token("stranger", Some(AUDIENCE));
-    for (token, said) in [(&for_another, "Unauthenticated"), (&stranger, "PermissionDenied")] {
+    let wrong_audience = server.token("backup", Some("another"));
+    let unauthorized = server.token("unauthorized", Some(AUDIENCE));
+    for (token, code) in [(&wrong_audience, "Unauthenticated"), (&unauthorized, "PermissionDenied")] {
         let refused = backup("monday", &monday, &restored[0].1, None, token).unwrap_err();
-        assert!(refused.contains(said), "{refused}");
+        assert!(refused.contains(code), "{refused}");
     }
-    let unready = backup("friday", "snap-x", &restored[0].1, None, &mine).unwrap_err();
-    assert!(unready.contains("Unavailable") && unready.contains("failed to get VolumeSnapshot"), "{unready}");
+    let missing = backup("friday", "snap-x", &restored[0].1, None, &valid).unwrap_err();
+    assert!(missing.contains("Unavailable") && missing.contains("failed to get VolumeSnapshot"), "{missing}");
 
-    let full = backup("monday", &monday, &restored[0].1, None, &mine).unwrap();
-    let increment = backup("tuesday", &tuesday, &restored[1].1, Some("monday"), &mine).unwrap();
+    let full = backup("monday", &monday, &restored[0].1, None, &valid).unwrap();
+    let increment = backup("tuesday", &tuesday, &restored[1].1, Some("monday"), &valid).unwrap();
     let bytes = |log: &str| log.split(' ').nth(1).and_then(|bytes| bytes.parse::<u64>().ok());
     assert_eq!(bytes(&full), Some(8192 + 65_536 + 4096), "{full}");
     assert_eq!(bytes(&increment), Some(4096 + (1 << 20)), "{increment}");
@@ -83,10 +83,10 @@ async fn incremental_backup_restores_bit_by_bit() {
         command.args(["backup", "restore", "--onto"]).arg(&onto).args(paths);
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        assert!(contents(&onto) == contents(expected), "{backups:?}: bit by bit");
+        assert!(contents(&onto) == contents(expected), "{backups:?}: restored data differs");
     }
     let log = server.log();
-    for token in [&mine, &for_another, &stranger] {
+    for token in [&valid, &wrong_audience, &unauthorized] {
         assert!(!log.contains(token.as_str()), "a token is in the log");
     }
 
@@ -114,11 +114,10 @@ impl<'a> Server<'a> {
             cluster.apply(&crd(kind));
         }
         cluster.apply(&fs::read_to_string(CRD).unwrap());
-        // Stands in for the driver's service account.
-        let rules = fs::read_to_string(RULES).unwrap();
-        cluster.apply(&rules);
+        cluster.apply(&fs::read_to_string(RULES).unwrap());
+        // The driver's service account, which the rules refer to.
         cluster.kubectl(&["create", "serviceaccount", "wharf-sidecar"]);
-        for name in ["backup", "stranger"] {
+        for name in ["backup", "unauthorized"] {
             cluster.kubectl(&["create", "serviceaccount", name]);
         }
         let binding = ["create", "rolebinding", "backup", "--clusterrole=wharf-snapshot-metadata-client"];
@@ -137,7 +136,7 @@ impl<'a> Server<'a> {
             "apiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshotClass\nmetadata: {{name: plain}}\n\
              driver: {DRIVER}\ndeletionPolicy: Delete\n"
         ));
-        let kubeconfig = service_account(cluster, work);
+        let kubeconfig = write_kubeconfig(cluster, work);
         let path = |name: &str| work.join(name).display().to_string();
         let (socket, cert, key) =
             (co.driver.socket().display().to_string(), path("server.pem"), path("server.key"));
@@ -173,8 +172,8 @@ impl<'a> Server<'a> {
         self.process.log()
     }
 
-    /// Creates a snapshot as the snapshot controller would leave it.
-    fn announce(&self, name: &str, handle: &str) {
+    /// Creates a VolumeSnapshot with a bound, ready content, as the snapshot controller would.
+    fn create_ready_snapshot(&self, name: &str, handle: &str) {
         self.cluster.apply(&format!(
             "apiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshot\nmetadata: {{name: {name}}}\n\
              spec: {{source: {{persistentVolumeClaimName: raw}}, volumeSnapshotClassName: plain}}\n"
@@ -242,14 +241,14 @@ impl<'a> Server<'a> {
     }
 }
 
-/// Credentials of the account that the RBAC rules apply to.
-fn service_account(cluster: &TestCluster, work: &Path) -> String {
+/// Writes a kubeconfig for the service account that the RBAC rules apply to.
+fn write_kubeconfig(cluster: &TestCluster, work: &Path) -> String {
     let token = cluster.kubectl(&["create", "token", "wharf-sidecar", "--duration=10h"]);
     let admin = fs::read_to_string(cluster.kubeconfig()).unwrap();
     let server = admin.lines().find(|line| line.starts_with("clusters:")).unwrap();
     let text = format!(
-        "apiVersion: v1\nkind: Config\n{server}\nusers: [{{name: it, user: {{token: {}}}}}]\n\
-         contexts: [{{name: it, context: {{cluster: test, user: it}}}}]\ncurrent-context: it\n",
+        "apiVersion: v1\nkind: Config\n{server}\nusers: [{{name: sidecar, user: {{token: {}}}}}]\n\
+         contexts: [{{name: sidecar, context: {{cluster: test, user: sidecar}}}}]\ncurrent-context: sidecar\n",
         token.trim()
     );
     let file = work.join("kubeconfig");
@@ -284,7 +283,7 @@ spec:
     )
 }
 
-/// Creates a certificate authority, and a certificate for loopback.
+/// Creates a certificate authority and a server certificate for 127.0.0.1.
 fn certificates(work: &Path) {
     let script = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout ca.key -out ca.pem \
          -days 2 -subj /CN=test && \

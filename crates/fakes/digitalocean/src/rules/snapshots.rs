@@ -120,7 +120,7 @@ mod tests {
     use super::go_duration;
 
     #[test]
-    fn durations() {
+    fn durations_are_formatted_as_in_go() {
         for (seconds, text) in [(0, "0s"), (59, "59s"), (600, "10m0s"), (3661, "1h1m1s")] {
             assert_eq!(go_duration(seconds), text);
         }

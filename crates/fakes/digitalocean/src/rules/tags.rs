@@ -109,7 +109,7 @@ mod tests {
     use super::is_name;
 
     #[test]
-    fn names() {
+    fn tag_names_are_validated() {
         let (long, too_long) = ("a".repeat(255), "a".repeat(256));
         for good in ["a", "k8s:0", "A_b-c", long.as_str()] {
             assert!(is_name(good), "{good}");

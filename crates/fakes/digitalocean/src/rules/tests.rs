@@ -389,10 +389,10 @@ fn deleting_a_droplet_detaches_its_volumes() {
     let (a, b) = (cloud.volume("a", "nyc3"), cloud.volume("b", "nyc3"));
     cloud.attach(&a, 1);
     cloud.wait();
-    let (_, begun) = cloud.attach(&b, 1);
+    let (_, attach) = cloud.attach(&b, 1);
     assert_eq!(cloud.request("DELETE", "/v2/droplets/1", Value::Null).0, 204);
     assert!(cloud.state.volumes.values().all(|volume| volume.attached.is_none()));
-    assert_eq!(cloud.get(&format!("/v2/actions/{}", begun["action"]["id"]))["action"]["status"], "errored");
+    assert_eq!(cloud.get(&format!("/v2/actions/{}", attach["action"]["id"]))["action"]["status"], "errored");
     assert_eq!(cloud.attach(&a, 1).0, 404);
     assert_eq!(cloud.attach(&a, 2).0, 202);
 }

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn volume_names_are_validated() {
         let long = "a".repeat(64);
         let too_long = "a".repeat(65);
         for good in ["a", "pvc-0", "a-", long.as_str()] {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn filesystems() {
+    fn filesystem_type_and_label_are_validated() {
         let table = [
             ("", "", true),
             ("ext4", "", true),

@@ -37,8 +37,8 @@ impl Place {
     }
 
     async fn act(&self, volume: &str, body: serde_json::Value) {
-        let begun = self.client.post(&format!("/v2/volumes/{volume}/actions"), body).await;
-        assert_eq!((begun.status, begun.body["action"]["status"].as_str()), (202, Some("completed")));
+        let response = self.client.post(&format!("/v2/volumes/{volume}/actions"), body).await;
+        assert_eq!((response.status, response.body["action"]["status"].as_str()), (202, Some("completed")));
     }
 
     async fn attach(&self, volume: &str, droplet: u64) {

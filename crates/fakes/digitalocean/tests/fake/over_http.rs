@@ -25,13 +25,13 @@ async fn volume_lifecycle_over_http() {
     assert_eq!(made.status, 201);
     let id = made.body["volume"]["id"].as_str().unwrap().to_owned();
     let actions = format!("/v2/volumes/{id}/actions");
-    let begun = client.post(&actions, json!({ "type": "attach", "droplet_id": 7 })).await;
-    assert_eq!(begun.status, 202);
-    assert_eq!(begun.body["action"]["status"], "in-progress");
+    let response = client.post(&actions, json!({ "type": "attach", "droplet_id": 7 })).await;
+    assert_eq!(response.status, 202);
+    assert_eq!(response.body["action"]["status"], "in-progress");
     let again = client.post(&actions, json!({ "type": "attach", "droplet_id": 7 })).await;
     assert_eq!(again.status, 422);
     assert_eq!(again.body["message"], "Droplet already has a pending event.");
-    let action = format!("{actions}/{}", begun.body["action"]["id"]);
+    let action = format!("{actions}/{}", response.body["action"]["id"]);
     while client.get(&action).await.body["action"]["status"] == "in-progress" {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -153,16 +153,16 @@ async fn action_faults_are_applied() {
     let only = |what| Fault::new(what).action("attach").times(1);
 
     fake.add_fault(only(FaultEffect::ActionErrored));
-    let begun = client.post(&actions, attach.clone()).await;
-    assert_eq!(begun.body["action"]["status"], "errored");
+    let response = client.post(&actions, attach.clone()).await;
+    assert_eq!(response.body["action"]["status"], "errored");
     assert_eq!(fake.state().volumes_of(1).count(), 0);
 
     fake.add_fault(only(FaultEffect::ActionNeverEnds));
-    let begun = client.post(&actions, attach.clone()).await;
+    let response = client.post(&actions, attach.clone()).await;
     fake.advance(Duration::from_secs(3600));
-    let action = format!("{actions}/{}", begun.body["action"]["id"]);
+    let action = format!("{actions}/{}", response.body["action"]["id"]);
     assert_eq!(client.get(&action).await.body["action"]["status"], "in-progress");
-    let end = format!("/fake/v1/actions/{}", begun.body["action"]["id"]);
+    let end = format!("/fake/v1/actions/{}", response.body["action"]["id"]);
     assert_eq!(client.post(&end, json!({ "status": "completed" })).await.status, 204);
     assert_eq!(fake.state().volumes_of(1).count(), 1);
     assert_eq!(client.post(&end, json!({ "status": "completed" })).await.status, 404);

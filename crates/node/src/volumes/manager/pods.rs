@@ -56,7 +56,7 @@ impl Manager {
         }
         if failed {
             self.round_failed([uid.to_owned()].iter());
-            return match self.wide {
+            return match self.privileged {
                 Some(_) => WorkOutcome::Retry,
                 // No watch reports that the claim is bound or the ConfigMap exists.
                 None => WorkOutcome::RetryAfter(UNRESOLVED_RETRY),

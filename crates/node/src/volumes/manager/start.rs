@@ -1,4 +1,4 @@
-//! Start: recovers the state of an earlier run from disk before anything else is done.
+//! Startup: recovers the volumes of an earlier run from disk before the manager does anything else.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use wharf_cluster::{ApiError, ObjectList, WatchOptions};
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod};
 
 use super::super::plain;
-use super::super::reconstruct::{self, Found, ReadableVolumes, Scan, Stuck};
+use super::super::reconstruct::{self, Found, ReadableVolumes, Scan, UnidentifiedMount};
 use super::super::world::{Device, Volume};
 use super::{Manager, Subject};
 
 /// Interval at which unidentified mounts are checked again.
-const STUCK_RECHECK: Duration = Duration::from_secs(30);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 impl Manager {
-    /// Scans the disk. Nothing else happens before: a volume we do not know of is not in `volumesInUse` and could be
-    /// detached.
+    /// Scans the disk. This must be the manager's first action: an unknown volume is not in `volumesInUse` and could be
+    /// detached while it is mounted.
     pub(super) async fn start(&self) {
         let mut failures = 0;
         loop {
@@ -27,7 +27,7 @@ impl Manager {
                     return self.adopt(&scan.pods, found).await;
                 }
                 Err(error) => {
-                    tracing::error!(%error, "failed to scan for volumes of an earlier run; mounting nothing until it succeeds");
+                    tracing::error!(%error, "failed to scan for volumes of an earlier run; no volumes are mounted until the scan succeeds");
                     sleep(self.backoff.delay(failures)).await;
                     failures += 1;
                 }
@@ -37,26 +37,26 @@ impl Manager {
 
     async fn identify(&self, scan: &Scan) -> Found {
         let persistent = match scan.has_gaps() {
-            true => self.persistent().await,
+            true => self.persistent_volumes().await,
             false => ReadableVolumes::default(),
         };
         scan.identify(&self.parts.root, &persistent, self.settings.recover_staged)
     }
 
     async fn adopt(&self, pods: &[String], found: Found) {
-        let Found { volumes, leftovers, stuck } = found;
-        for Stuck { path, pod, reason } in &stuck {
-            tracing::error!(path = %path.display(), pod_uid = pod, reason, "cannot identify volume; leaving it mounted");
+        let Found { volumes, leftovers, unidentified } = found;
+        for UnidentifiedMount { path, pod, reason } in &unidentified {
+            tracing::error!(path = %path.display(), pod_uid = pod, reason, "failed to identify mounted volume; leaving it mounted");
         }
         let plain: Vec<(String, bool)> = pods
             .iter()
-            // If listing fails, there may be some.
+            // If the directory cannot be listed, assume that there are plain volumes.
             .map(|uid| (uid, plain::found(&self.parts.root, uid).map_or(true, |found| !found.is_empty())))
             .map(|(uid, plain)| (uid.clone(), plain))
             .collect();
         let subjects: Vec<Subject> = {
             let mut world = self.world();
-            world.stuck = stuck;
+            world.unidentified = unidentified;
             world.identified = volumes.keys().cloned().collect();
             world.started = true;
             for (uid, plain) in plain {
@@ -91,9 +91,9 @@ impl Manager {
 
     /// Checks unidentified mounts again while there are any: they may have been unmounted, or the API server may
     /// identify them by now.
-    pub(super) async fn recheck_stuck(&self) {
-        while !self.world().stuck.is_empty() {
-            sleep(STUCK_RECHECK).await;
+    pub(super) async fn recheck_unidentified(&self) {
+        while !self.world().unidentified.is_empty() {
+            sleep(RECHECK_INTERVAL).await;
             let found = match self.disk.run(reconstruct::scan).await {
                 Ok(scan) => self.identify(&scan).await,
                 Err(error) => {
@@ -106,29 +106,31 @@ impl Manager {
         std::future::pending::<()>().await;
     }
 
-    /// Adopts volumes that were unidentified and now are; the state of all others is already known more precisely.
+    /// Adopts volumes whose mounts were unidentified and now are identified. The manager already knows the state of all
+    /// other volumes more precisely.
     async fn adopt_identified(&self, found: Found) {
-        let Found { volumes, leftovers, stuck } = found;
-        let mut woken = Vec::new();
+        let Found { volumes, leftovers, unidentified } = found;
+        let mut changed = Vec::new();
         let before = {
             let mut world = self.world();
-            let before = std::mem::replace(&mut world.stuck, stuck);
+            let before = std::mem::replace(&mut world.unidentified, unidentified);
             for (unique, volume) in volumes {
                 let target = |pod: &str| volume.target(&self.parts.root, pod);
-                let was = |stuck: &Stuck| match &stuck.pod {
-                    Some(pod) => volume.mounts.contains_key(pod) && target(pod) == stuck.path,
-                    None => volume.staging(&self.parts.root) == stuck.path,
+                let is_mount_of_volume = |mount: &UnidentifiedMount| match &mount.pod {
+                    Some(pod) => volume.mounts.contains_key(pod) && target(pod) == mount.path,
+                    None => volume.staging(&self.parts.root) == mount.path,
                 };
-                let freed: Vec<&Stuck> = before.iter().filter(|stuck| was(stuck)).collect();
-                if freed.is_empty() {
+                let identified: Vec<&UnidentifiedMount> =
+                    before.iter().filter(|mount| is_mount_of_volume(mount)).collect();
+                if identified.is_empty() {
                     continue;
                 }
                 let empty = || {
                     Volume::new(&volume.driver, &volume.handle, &volume.spec, volume.mode, volume.ephemeral)
                 };
                 let known = world.volumes.entry(unique.clone()).or_insert_with(empty);
-                for stuck in freed {
-                    match &stuck.pod {
+                for mount in identified {
+                    match &mount.pod {
                         Some(pod) => {
                             known.mounts.entry(pod.clone()).or_insert_with(|| volume.mounts[pod].clone());
                         }
@@ -137,7 +139,7 @@ impl Manager {
                     }
                 }
                 world.identified.insert(unique.clone());
-                woken.push(Subject::Volume(unique));
+                changed.push(Subject::Volume(unique));
             }
             before
         };
@@ -145,20 +147,20 @@ impl Manager {
             leftovers.into_iter().filter(|path| before.iter().any(|stuck| stuck.path == *path)).collect();
         self.remove_leftovers(gone).await;
         self.in_use.change();
-        woken.extend(before.into_iter().filter_map(|stuck| stuck.pod).map(Subject::Pod));
-        woken.into_iter().for_each(|subject| self.wake(subject));
+        changed.extend(before.into_iter().filter_map(|mount| mount.pod).map(Subject::Pod));
+        changed.into_iter().for_each(|subject| self.wake(subject));
         self.notify_waiters();
     }
 
-    /// All PersistentVolumes, or, with node permissions only, those used by its pods.
-    async fn persistent(&self) -> ReadableVolumes {
-        let wide = self.parts.wide.as_ref().unwrap_or(&self.parts.cluster);
-        let error = match wide.list::<PersistentVolume>(&WatchOptions::default()).await {
-            // An unreadable one may be the one we look for.
-            Ok(ObjectList { items, undecodable: unreadable }) => {
-                return ReadableVolumes { all: unreadable.is_empty(), volumes: items };
+    /// All PersistentVolumes, or with node permissions only those that the node's pods use.
+    async fn persistent_volumes(&self) -> ReadableVolumes {
+        let cluster = self.parts.privileged_client.as_ref().unwrap_or(&self.parts.cluster);
+        let error = match cluster.list::<PersistentVolume>(&WatchOptions::default()).await {
+            // A PersistentVolume that cannot be decoded may be the one that identifies a mount.
+            Ok(ObjectList { items, undecodable }) => {
+                return ReadableVolumes { all: undecodable.is_empty(), volumes: items };
             }
-            Err(ApiError::Forbidden(_)) => match self.persistent_of_pods().await {
+            Err(ApiError::Forbidden(_)) => match self.persistent_volumes_of_pods().await {
                 Ok(volumes) => return ReadableVolumes { volumes, all: false },
                 Err(error) => error,
             },
@@ -168,7 +170,7 @@ impl Manager {
         ReadableVolumes::default()
     }
 
-    async fn persistent_of_pods(&self) -> Result<Vec<PersistentVolume>, ApiError> {
+    async fn persistent_volumes_of_pods(&self) -> Result<Vec<PersistentVolume>, ApiError> {
         let cluster = &self.parts.cluster;
         let field_selector = Some(format!("spec.nodeName={}", self.parts.node));
         let pods = cluster.list::<Pod>(&WatchOptions { field_selector, ..WatchOptions::default() }).await?;
@@ -187,7 +189,7 @@ impl Manager {
     }
 }
 
-/// An object that a node may not read does not belong to its pods.
+/// Treats a forbidden object as absent: the node may read all objects of its pods.
 fn permitted<K>(read: Result<Option<K>, ApiError>) -> Result<Option<K>, ApiError> {
     match read {
         Err(ApiError::Forbidden(_)) => Ok(None),

@@ -236,7 +236,7 @@ mod tests {
     }
 
     /// The files as a reader sees them, by user-visible name.
-    fn inputs(dir: &Path) -> Vec<(String, String)> {
+    fn visible_files(dir: &Path) -> Vec<(String, String)> {
         let mut paths = BTreeSet::new();
         for entry in fs::read_dir(dir).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
@@ -278,7 +278,7 @@ mod tests {
         {
             let changed = write(dir, &payload(files), None, Time(step as i64)).unwrap();
             assert_eq!(changed, changes, "{files:?}");
-            assert_eq!(inputs(dir), expected(files));
+            assert_eq!(visible_files(dir), expected(files));
             assert_eq!(generations(dir), 1, "old files are removed");
         }
         assert_eq!(fs::read_link(dir.join("a")).unwrap(), Path::new("..data/a"));
@@ -319,7 +319,7 @@ mod tests {
         fs::remove_file(dir.join("a")).unwrap();
         std::os::unix::fs::symlink("..data/gone", dir.join("gone")).unwrap();
         assert!(!write(dir, &payload(&[("a", "1"), ("b", "1")]), None, Time(1)).unwrap());
-        assert_eq!(inputs(dir), expected(&[("a", "1"), ("b", "1")]));
+        assert_eq!(visible_files(dir), expected(&[("a", "1"), ("b", "1")]));
         assert_eq!(generations(dir), 1);
         assert!(fs::symlink_metadata(dir.join("gone")).is_err());
         assert!(fs::symlink_metadata(dir.join(NEW)).is_err());
@@ -337,7 +337,7 @@ mod tests {
             }
             write(dir, &payload(&[("a", "1")]), None, Time(9)).unwrap();
         }
-        assert_eq!(inputs(dir), expected(&[("a", "1")]));
+        assert_eq!(visible_files(dir), expected(&[("a", "1")]));
     }
 
     #[test]

@@ -74,7 +74,7 @@ fn records_alone_make_a_volume_uncertain() {
         let mount = &volume.mounts["u1"];
         assert!(mount.found && mount.progress == Progress::Uncertain);
         assert_eq!(volume.staged_at, None);
-        assert!(found.leftovers.is_empty() && found.stuck.is_empty() && volume.context.is_none());
+        assert!(found.leftovers.is_empty() && found.unidentified.is_empty() && volume.context.is_none());
     }
 }
 
@@ -102,24 +102,31 @@ fn staged_volume_without_pod_is_found() {
 #[test]
 fn published_volume_without_record_is_identified_by_other_evidence() {
     let unique = names::unique("d", "h1");
-    let whole = || vec![stage(Some(Ok(data("h1", None))), content(0))];
+    let staged = || vec![stage(Some(Ok(data("h1", None))), content(0))];
     let all = persistent();
     let none: &[PersistentVolume] = &[];
     for (name, record, mounted, stages, persistent, expected) in [
-        ("staged volume with the same mount", None, content(0), whole(), None, "is"),
-        ("truncated, staged volume with the same mount", truncated(), content(0), whole(), None, "is"),
-        ("staged volume with another mount", None, content(1), whole(), None, "stuck"),
-        ("its PersistentVolume", None, content(1), vec![], Some(&all[..]), "is"),
+        ("staged volume with the same mount", None, content(0), staged(), None, "identified"),
+        (
+            "truncated, staged volume with the same mount",
+            truncated(),
+            content(0),
+            staged(),
+            None,
+            "identified",
+        ),
+        ("staged volume with another mount", None, content(1), staged(), None, "unidentified"),
+        ("its PersistentVolume", None, content(1), vec![], Some(&all[..]), "identified"),
         (
             "truncated and not mounted, its PersistentVolume: call the driver",
             truncated(),
             None,
             vec![],
             Some(&all[..]),
-            "is",
+            "identified",
         ),
-        ("no evidence", truncated(), content(1), vec![], Some(none), "stuck"),
-        ("no evidence yet", truncated(), None, vec![], None, "stuck"),
+        ("no evidence", truncated(), content(1), vec![], Some(none), "unidentified"),
+        ("no evidence yet", truncated(), None, vec![], None, "unidentified"),
         ("no record and not mounted: gone", None, None, vec![], None, "leftover"),
         (
             "no record and not mounted, even with a PersistentVolume",
@@ -132,14 +139,14 @@ fn published_volume_without_record_is_identified_by_other_evidence() {
         ("truncated, not mounted, no PersistentVolume", truncated(), None, vec![], Some(none), "leftover"),
     ] {
         let found = identify(vec![published(record, mounted)], stages, persistent);
-        let is = found.volumes.get(&unique).is_some_and(|volume| volume.mounts.contains_key("u1"));
-        let inputs = match (is, found.stuck.len(), found.leftovers.len()) {
-            (true, 0, 0) => "is",
-            (false, 1, 0) => "stuck",
+        let identified = found.volumes.get(&unique).is_some_and(|volume| volume.mounts.contains_key("u1"));
+        let verdict = match (identified, found.unidentified.len(), found.leftovers.len()) {
+            (true, 0, 0) => "identified",
+            (false, 1, 0) => "unidentified",
             (false, 0, 1) => "leftover",
             _ => "mixed",
         };
-        assert_eq!(inputs, expected, "{name}: {found:?}");
+        assert_eq!(verdict, expected, "{name}: {found:?}");
     }
 }
 
@@ -147,33 +154,47 @@ fn published_volume_without_record_is_identified_by_other_evidence() {
 /// path contains the driver and the hash of its handle.
 #[test]
 fn staged_volume_without_record_is_identified_by_its_path() {
-    let whole = || vec![published(Some(Ok(data("h1", Some("pv1")))), content(0))];
+    let published_volume = || vec![published(Some(Ok(data("h1", Some("pv1")))), content(0))];
     let other = || vec![published(Some(Ok(data("h2", Some("pv2")))), content(0))];
     let all = persistent();
     let none: &[PersistentVolume] = &[];
     for (name, record, mounted, mounts, persistent, expected) in [
-        ("a published volume has the handle", None, content(0), whole(), None, "is"),
-        ("truncated, a published volume has the handle", truncated(), content(0), whole(), None, "is"),
-        ("a PersistentVolume has the handle", truncated(), content(0), vec![], Some(&all[..]), "is"),
-        ("truncated and not mounted: call the driver", truncated(), None, vec![], Some(&all[..]), "is"),
-        ("another published volume", None, content(0), other(), None, "stuck"),
-        ("mounted, no PersistentVolume", truncated(), content(0), vec![], Some(none), "stuck"),
-        ("no evidence yet", truncated(), None, vec![], None, "stuck"),
+        ("a published volume has the handle", None, content(0), published_volume(), None, "identified"),
+        (
+            "truncated, a published volume has the handle",
+            truncated(),
+            content(0),
+            published_volume(),
+            None,
+            "identified",
+        ),
+        ("a PersistentVolume has the handle", truncated(), content(0), vec![], Some(&all[..]), "identified"),
+        (
+            "truncated and not mounted: call the driver",
+            truncated(),
+            None,
+            vec![],
+            Some(&all[..]),
+            "identified",
+        ),
+        ("another published volume", None, content(0), other(), None, "unidentified"),
+        ("mounted, no PersistentVolume", truncated(), content(0), vec![], Some(none), "unidentified"),
+        ("no evidence yet", truncated(), None, vec![], None, "unidentified"),
         ("no record and not mounted: gone", None, None, vec![], None, "leftover"),
         ("truncated, not mounted, no PersistentVolume", truncated(), None, vec![], Some(none), "leftover"),
     ] {
         let found = identify(mounts, vec![stage(record, mounted)], persistent);
         let volume = found.volumes.get(&names::unique("d", "h1"));
-        let is = volume.is_some_and(|volume| volume.device == Device::Uncertain { found: true });
-        let inputs = match (is, found.stuck.len(), found.leftovers.len()) {
-            (true, 0, 0) => "is",
-            (false, 1, 0) => "stuck",
+        let identified = volume.is_some_and(|volume| volume.device == Device::Uncertain { found: true });
+        let verdict = match (identified, found.unidentified.len(), found.leftovers.len()) {
+            (true, 0, 0) => "identified",
+            (false, 1, 0) => "unidentified",
             (false, 0, 1) => "leftover",
             _ => "mixed",
         };
-        assert_eq!(inputs, expected, "{name}: {found:?}");
-        if let [stuck] = &found.stuck[..] {
-            assert!(stuck.reason.contains("vol_data.json"), "{}", stuck.reason);
+        assert_eq!(verdict, expected, "{name}: {found:?}");
+        if let [unidentified] = &found.unidentified[..] {
+            assert!(unidentified.reason.contains("vol_data.json"), "{}", unidentified.reason);
         }
     }
 }
@@ -214,8 +235,12 @@ fn block_volume_without_record_is_identified_by_name() {
             ..stage(None, content(0))
         };
         let found_now = identify(vec![], vec![stage], Some(&persistent()));
-        let is = found_now.volumes.contains_key(&names::unique("d", "h1"));
-        assert_eq!((is, found_now.stuck.len()), (found, usize::from(!found)), "{name}: {found_now:?}");
+        let identified = found_now.volumes.contains_key(&names::unique("d", "h1"));
+        assert_eq!(
+            (identified, found_now.unidentified.len()),
+            (found, usize::from(!found)),
+            "{name}: {found_now:?}"
+        );
     }
 }
 
@@ -258,7 +283,7 @@ fn dangling_device_link_is_found_and_removed() {
             disk.write_record(&root.device_data("pv1"), &data.published("n"), None).unwrap();
         }
         let found = scan(&disk).unwrap().identify(&root, &ReadableVolumes::default(), true);
-        assert!(found.stuck.is_empty(), "{found:?}");
+        assert!(found.unidentified.is_empty(), "{found:?}");
         match record {
             None => assert_eq!(found.leftovers, std::slice::from_ref(&target)),
             Some(_) => assert!(found.volumes[&names::unique("d", "h1")].mounts.contains_key("u1")),

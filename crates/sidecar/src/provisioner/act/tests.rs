@@ -1,4 +1,4 @@
-//! What the next view reads after a step, and when the volume is reconciled again.
+//! Tests of the effects of a step: the state that the next step sees, and whether the volume is retried.
 
 use serde_json::json;
 
@@ -46,7 +46,7 @@ async fn save_stops_when_pv_is_rejected_and_retries_other_errors() {
     }
 }
 
-/// A claim that is gone or changed while the watch lags is not competed for in a tight loop.
+/// If the claim was deleted or changed and the watch has not reported it yet, the next attempt waits for the backoff.
 #[tokio::test]
 async fn competing_for_changed_claim_backs_off() {
     for response in [refused(404, "NotFound"), (200, json!({"metadata": {"resourceVersion": "8"}}))] {
@@ -68,7 +68,7 @@ async fn competing_for_changed_claim_backs_off() {
     }
 }
 
-/// The claim would start again and reach the same state: that must not become a tight loop.
+/// Provisioning would start again and reach the same state, so it must wait for the backoff.
 #[tokio::test]
 async fn handle_owned_by_other_pv_backs_off() {
     let actor = actor(|_, _, _| refused(500, "InternalError")).await;
@@ -79,7 +79,7 @@ async fn handle_owned_by_other_pv_backs_off() {
     }
 }
 
-/// Deleting a namespace deletes its secrets: volumes of its claims are deleted all the same.
+/// Deleting a namespace also deletes its secrets. The volumes of its claims must be deleted anyway.
 #[tokio::test]
 async fn missing_secret_does_not_block_deletion() {
     let secret = wharf_model::SecretRef { name: "s".into(), namespace: "n".into() };

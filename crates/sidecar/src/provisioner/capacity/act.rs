@@ -12,7 +12,7 @@ use wharf_model::{CSIStorageCapacity, Kind, OwnerRef, Quantity, StorageClass};
 use super::view::{Capacity, Item};
 use crate::driver::Driver;
 
-/// Why a step failed.
+/// Why a capacity could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CapacityError {
     #[error("GetCapacity: {code:?}: {message}")]
@@ -129,10 +129,10 @@ pub(super) async fn get_capacity(
     let request = request(item, class);
     let call =
         |mut client: ControllerClient<DeadlineChannel>| async move { client.get_capacity(request).await };
-    let available = driver.controller("GetCapacity", timeout, call).await.map_err(|status| {
+    let response = driver.controller("GetCapacity", timeout, call).await.map_err(|status| {
         CapacityError::Driver { code: status.code(), message: status.message().to_owned() }
     })?;
-    Ok(Capacity { available: available.available_capacity, maximum: available.maximum_volume_size })
+    Ok(Capacity { available: response.available_capacity, maximum: response.maximum_volume_size })
 }
 
 fn request(item: &Item, class: &StorageClass) -> v1::GetCapacityRequest {
@@ -186,9 +186,9 @@ mod tests {
         assert_eq!((&plain["capacity"], plain.get("maximumVolumeSize")), (&json!("0"), None));
         assert_eq!(plain["metadata"].get("ownerReferences"), None);
         let selector = CapacityApi { node: Some("n".into()), ..api(None) }.selector();
-        let wanted =
+        let expected =
             "csi.storage.k8s.io/drivername=d.test,csi.storage.k8s.io/managed-by=external-provisioner-n";
-        assert_eq!(selector, wanted);
+        assert_eq!(selector, expected);
     }
 
     /// sidecars.md 1.1 "Capacity": a patch changes only capacity, maximumVolumeSize and the owner.

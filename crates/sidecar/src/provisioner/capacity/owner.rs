@@ -9,13 +9,13 @@ use wharf_model::{ApiResource, Key, Kind, Meta, OwnerRef, Pod, Scope};
 
 use crate::provisioner::CapacitySettings;
 
-/// Between requests to an unavailable server.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Interval between requests while the API server is unavailable.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why no owner was found.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OwnerError {
-    /// The sidecar's pod is not configured.
+    /// The name of the sidecar's pod is not configured.
     #[error("the sidecar's pod name is unknown: set POD_NAME, or --capacity-ownerref-level=-1 for no owner")]
     NoPod,
     /// The chain of controllers is shorter than the level.
@@ -31,7 +31,7 @@ pub(super) enum OwnerError {
     Api(#[from] ApiError),
 }
 
-/// Kinds that control pods, and the kinds that control those.
+/// The kinds that can control the sidecar's pod, directly or through another controller.
 const CONTROLLERS: [ApiResource; 4] = [
     apps("ReplicaSet", "replicasets"),
     apps("Deployment", "deployments"),
@@ -55,7 +55,7 @@ pub(super) async fn owner(
         match find_owner(cluster, namespace, pod, levels).await {
             Err(OwnerError::Api(error @ (ApiError::Unavailable(_) | ApiError::TooManyRequests { .. }))) => {
                 tracing::warn!(%error, "failed to find owner for CSIStorageCapacity objects; retrying");
-                sleep(RETRY_PAUSE).await;
+                sleep(RETRY_INTERVAL).await;
             }
             found => return found.map(Some),
         }
@@ -76,7 +76,7 @@ async fn find_owner(
         let Some(meta): Option<Meta> = meta else { return Err(OwnerError::Missing { kind: api.kind, key }) };
         match next(&api, meta, left)? {
             OwnerLookup::Found(owner) => return Ok(owner),
-            OwnerLookup::Parent(above, above_name) => (api, name, left) = (above, above_name, left - 1),
+            OwnerLookup::Parent(parent, parent_name) => (api, name, left) = (parent, parent_name, left - 1),
         }
     }
 }
@@ -102,8 +102,8 @@ fn next(api: &ApiResource, meta: Meta, left: u32) -> Result<OwnerLookup, OwnerEr
     if left == 1 {
         return Ok(OwnerLookup::Found(owner));
     }
-    let is_its = |api: &ApiResource| api.kind == owner.kind && api.api_version() == owner.api_version;
-    match CONTROLLERS.into_iter().find(is_its) {
+    let is_owner_kind = |api: &ApiResource| api.kind == owner.kind && api.api_version() == owner.api_version;
+    match CONTROLLERS.into_iter().find(is_owner_kind) {
         Some(api) => Ok(OwnerLookup::Parent(api, owner.name)),
         None => Err(OwnerError::UnknownKind { kind: owner.kind, name: owner.name }),
     }
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     fn reference(api_version: &str, kind: &str, controller: Option<bool>) -> OwnerRef {
-        let (name, uid) = ("above".to_owned(), "u-above".to_owned());
+        let (name, uid) = ("parent".to_owned(), "u-parent".to_owned());
         OwnerRef { api_version: api_version.into(), kind: kind.into(), name, uid, controller }
     }
 
@@ -127,7 +127,7 @@ mod tests {
             owner_references: owners,
             ..Meta::default()
         };
-        let set = || reference("apps/v1", "ReplicaSet", Some(true));
+        let replica_set = || reference("apps/v1", "ReplicaSet", Some(true));
         let own = OwnerRef {
             api_version: "v1".into(),
             kind: "Pod".into(),
@@ -135,12 +135,15 @@ mod tests {
             uid: "u".into(),
             controller: Some(true),
         };
-        assert_eq!(next(&Pod::API, pod(vec![set()]), 0).unwrap(), OwnerLookup::Found(own));
+        assert_eq!(next(&Pod::API, pod(vec![replica_set()]), 0).unwrap(), OwnerLookup::Found(own));
         let other = reference("v1", "ConfigMap", None);
-        assert_eq!(next(&Pod::API, pod(vec![other.clone(), set()]), 1).unwrap(), OwnerLookup::Found(set()));
         assert_eq!(
-            next(&Pod::API, pod(vec![set()]), 2).unwrap(),
-            OwnerLookup::Parent(apps("ReplicaSet", "replicasets"), "above".into())
+            next(&Pod::API, pod(vec![other.clone(), replica_set()]), 1).unwrap(),
+            OwnerLookup::Found(replica_set())
+        );
+        assert_eq!(
+            next(&Pod::API, pod(vec![replica_set()]), 2).unwrap(),
+            OwnerLookup::Parent(apps("ReplicaSet", "replicasets"), "parent".into())
         );
         for (owners, left, text) in [
             (vec![], 1, "Pod pod has no controller: lower --capacity-ownerref-level"),
@@ -148,7 +151,7 @@ mod tests {
             (
                 vec![reference("x.dev/v1", "ReplicaSet", Some(true))],
                 2,
-                "the controller of ReplicaSet above cannot be looked up: lower --capacity-ownerref-level",
+                "the controller of ReplicaSet parent cannot be looked up: lower --capacity-ownerref-level",
             ),
         ] {
             assert_eq!(next(&Pod::API, pod(owners), left).unwrap_err().to_string(), text);

@@ -102,12 +102,12 @@ fn failed(
     failure: Failure,
 ) -> Option<FailedCall<ExpandRequest>> {
     let request = ExpandRequest { requested: size(request), size: size(requested), pod_use };
-    Some(FailedCall { request, failure, failures: 1, at: Time(0), again: LATER, reported: false })
+    Some(FailedCall { request, failure, failures: 1, at: Time(0), retry_at: LATER, reported: false })
 }
 
 fn refused(requested: &str, target: &str, failure: Failure) -> Option<FailedCall<ModifyRequest>> {
     let request = ModifyRequest { requested: Some(requested.to_owned()), target: target.to_owned() };
-    Some(FailedCall { request, failure, failures: 1, at: Time(0), again: LATER, reported: false })
+    Some(FailedCall { request, failure, failures: 1, at: Time(0), retry_at: LATER, reported: false })
 }
 
 fn waiting(expansion: WaitReason, modification: WaitReason) -> ResizeStep {
@@ -178,10 +178,10 @@ fn unsupported_operations_wait() {
         with(ResizerCapabilities { expand: None, modify: true }),
         ResizeStep::BeginModification { target: "gold".into() }
     );
-    let begun = expanding(ExpansionState { begun: Some(size("10Gi")), ..ExpansionState::default() });
+    let started = expanding(ExpansionState { in_progress: Some(size("10Gi")), ..ExpansionState::default() });
     let content = claim("5Gi", json!({}));
     let cannot = |capabilities, reasons: (WaitReason, WaitReason)| {
-        let step = step_as(&content, &volume("5Gi"), &begun, |view| view.capabilities = capabilities);
+        let step = step_as(&content, &volume("5Gi"), &started, |view| view.capabilities = capabilities);
         assert_eq!(step, waiting(reasons.0, reasons.1));
     };
     cannot(ResizerCapabilities { expand, modify: false }, (LARGE_ENOUGH, WaitReason::Unsupported));
@@ -192,21 +192,21 @@ fn unsupported_operations_wait() {
 /// table is next to the plan in `model`.
 #[test]
 fn expansion_size_depends_on_status_and_state() {
-    let begun = |size: &str, status: &str| json!({"allocatedResources": {"storage": size}, "allocatedResourceStatuses": {"storage": status}});
-    let ended = expanding(ExpansionState { ended: true, ..ExpansionState::default() });
+    let in_status = |size: &str, status: &str| json!({"allocatedResources": {"storage": size}, "allocatedResourceStatuses": {"storage": status}});
+    let failed_finally = expanding(ExpansionState { failed_finally: true, ..ExpansionState::default() });
     let nothing = ResizeState::default();
     for (status, has, state, requested, fresh) in [
         // After a restart the result of a call in progress is unknown.
-        (begun("20Gi", "ControllerResizeInProgress"), "5Gi", &nothing, "20Gi", false),
-        (begun("20Gi", "ControllerResizeInProgress"), "5Gi", &ended, "10Gi", true),
-        (begun("20Gi", "ControllerResizeInfeasible"), "5Gi", &nothing, "10Gi", true),
-        (begun("10Gi", "ControllerResizeInfeasible"), "5Gi", &nothing, "10Gi", false),
-        (begun("20Gi", "NodeResizeInfeasible"), "20Gi", &nothing, "20Gi", false),
+        (in_status("20Gi", "ControllerResizeInProgress"), "5Gi", &nothing, "20Gi", false),
+        (in_status("20Gi", "ControllerResizeInProgress"), "5Gi", &failed_finally, "10Gi", true),
+        (in_status("20Gi", "ControllerResizeInfeasible"), "5Gi", &nothing, "10Gi", true),
+        (in_status("10Gi", "ControllerResizeInfeasible"), "5Gi", &nothing, "10Gi", false),
+        (in_status("20Gi", "NodeResizeInfeasible"), "20Gi", &nothing, "20Gi", false),
     ] {
         let expected = ResizeStep::BeginExpansion { size: size(requested), fresh };
         assert_eq!(step(&claim("10Gi", status.clone()), &volume(has), state), expected, "{status}");
     }
-    let pending = claim("10Gi", begun("10Gi", "NodeResizePending"));
+    let pending = claim("10Gi", in_status("10Gi", "NodeResizePending"));
     let nodes = WaitReason::NoExpansion(resize::IdleReason::WaitingForNode);
     assert_eq!(step(&pending, &volume("10Gi"), &nothing), waiting(nodes, IN_FORCE));
 }
@@ -219,22 +219,23 @@ fn expansion_steps_are_ordered() {
         "allocatedResources": {"storage": "10Gi"},
         "allocatedResourceStatuses": {"storage": "ControllerResizeInProgress"},
     });
-    let begun = claim("10Gi", in_progress.clone());
+    let claim_in_progress = claim("10Gi", in_progress.clone());
     let wanted = size("10Gi");
     let nothing = ResizeState::default();
     assert_eq!(
         step(&expanding_claim, &volume("5Gi"), &nothing),
         ResizeStep::BeginExpansion { size: wanted, fresh: true }
     );
-    // Begun by another process: it has to be recorded again.
+    // Started by another process: recorded again before the call.
     assert_eq!(
-        step(&begun, &volume("5Gi"), &nothing),
+        step(&claim_in_progress, &volume("5Gi"), &nothing),
         ResizeStep::BeginExpansion { size: wanted, fresh: false }
     );
-    let state =
-        |expanded| expanding(ExpansionState { begun: Some(wanted), expanded, ..ExpansionState::default() });
-    assert_eq!(step(&begun, &volume("5Gi"), &state(None)), ResizeStep::Expand { size: wanted });
-    let mut infeasible = begun.clone();
+    let state = |expanded| {
+        expanding(ExpansionState { in_progress: Some(wanted), expanded, ..ExpansionState::default() })
+    };
+    assert_eq!(step(&claim_in_progress, &volume("5Gi"), &state(None)), ResizeStep::Expand { size: wanted });
+    let mut infeasible = claim_in_progress.clone();
     infeasible.status.allocated_resource_statuses.storage =
         Some(wharf_model::claim::ResizeStatus::ControllerResizeInfeasible);
     assert_eq!(
@@ -244,29 +245,29 @@ fn expansion_steps_are_ordered() {
 
     // The driver allocated a little more.
     let got = size("11Gi");
-    let mut noted = volume("11Gi");
-    noted.metadata.annotations.insert(annotation::PRE_RESIZE_CAPACITY, "5Gi");
+    let mut annotated = volume("11Gi");
+    annotated.metadata.annotations.insert(annotation::PRE_RESIZE_CAPACITY, "5Gi");
     let expanded = |node_expansion_required| {
         state(Some(Expanded { requested: wanted, size: got, node_expansion_required }))
     };
     for (node_expansion_required, volume, expected) in [
         (true, &volume("5Gi"), ResizeStep::UpdateVolumeSize { size: got, node_expansion_required: true }),
         (true, &volume("11Gi"), ResizeStep::UpdateVolumeSize { size: got, node_expansion_required: true }),
-        (true, &noted, ResizeStep::MarkNodeExpansionPending),
+        (true, &annotated, ResizeStep::MarkNodeExpansionPending),
         (false, &volume("5Gi"), ResizeStep::UpdateVolumeSize { size: got, node_expansion_required: false }),
         (false, &volume("11Gi"), ResizeStep::FinishExpansion { size: got }),
     ] {
-        assert_eq!(step(&begun, volume, &expanded(node_expansion_required)), expected);
+        assert_eq!(step(&claim_in_progress, volume, &expanded(node_expansion_required)), expected);
     }
     // The result of another request does not count.
     let other =
         state(Some(Expanded { requested: size("7Gi"), size: size("7Gi"), node_expansion_required: false }));
-    assert_eq!(step(&begun, &volume("5Gi"), &other), ResizeStep::Expand { size: wanted });
+    assert_eq!(step(&claim_in_progress, &volume("5Gi"), &other), ResizeStep::Expand { size: wanted });
 
     // The claim has the new size.
     let done = claim("10Gi", json!({"capacity": {"storage": "11Gi"}}));
-    assert_eq!(step(&done, &noted, &nothing), ResizeStep::RemovePreResizeCapacity);
-    assert_eq!(step_as(&done, &noted, &nothing, |view| view.driver = "e"), {
+    assert_eq!(step(&done, &annotated, &nothing), ResizeStep::RemovePreResizeCapacity);
+    assert_eq!(step_as(&done, &annotated, &nothing, |view| view.driver = "e"), {
         let idle = WaitReason::NoModification(modify::IdleReason::OtherDriver);
         waiting(LARGE_ENOUGH, idle)
     });
@@ -281,12 +282,14 @@ fn failed_expansion_is_reported_and_backs_off() {
         "allocatedResourceStatuses": {"storage": "ControllerResizeInProgress"},
     });
     let expanding_claim = |request: &str| claim(request, in_progress.clone());
-    let state = |class, code, reported, ended| {
+    let state = |class, code, reported, failed_finally| {
         let mut failed = failed("10Gi", "10Gi", PodUse::Unknown, failure(class, code));
         failed.as_mut().unwrap().reported = reported;
-        expanding(ExpansionState { begun: Some(size("10Gi")), ended, failed, ..ExpansionState::default() })
+        let in_progress = Some(size("10Gi"));
+        let started = ExpansionState { in_progress, failed_finally, ..ExpansionState::default() };
+        expanding(ExpansionState { failed, ..started })
     };
-    let paused = waiting(WaitReason::Pause(LATER), IN_FORCE);
+    let paused = waiting(WaitReason::Backoff(LATER), IN_FORCE);
     use ErrorClass::{Final, Infeasible, StillRunning};
     for (request, state, expected) in [
         // Only final errors are reported.
@@ -322,7 +325,7 @@ fn failed_expansion_is_reported_and_backs_off() {
     let mut not_called = state(Final, Code::Unknown, false, false);
     not_called.expansion.failed.as_mut().unwrap().failure.class = None;
     assert_eq!(step(&expanding_claim("10Gi"), &volume("5Gi"), &not_called), paused);
-    not_called.expansion.failed.as_mut().unwrap().again = NOW;
+    not_called.expansion.failed.as_mut().unwrap().retry_at = NOW;
     assert_eq!(
         step(&expanding_claim("10Gi"), &volume("5Gi"), &not_called),
         ResizeStep::Expand { size: size("10Gi") }
@@ -339,11 +342,12 @@ fn expansion_of_volume_in_use_waits_for_pods() {
     let state = |in_use_reported, pod_use, code| {
         let mut failed = failed("10Gi", "10Gi", pod_use, failure(ErrorClass::Final, code));
         failed.as_mut().unwrap().reported = true;
-        let begun = Some(size("10Gi"));
-        expanding(ExpansionState { begun, ended: true, failed, in_use_reported, ..ExpansionState::default() })
+        let in_progress = Some(size("10Gi"));
+        let started = ExpansionState { in_progress, failed_finally: true, ..ExpansionState::default() };
+        expanding(ExpansionState { failed, in_use_reported, ..started })
     };
     let again = ResizeStep::Expand { size: size("10Gi") };
-    let paused = waiting(WaitReason::Pause(LATER), IN_FORCE);
+    let paused = waiting(WaitReason::Backoff(LATER), IN_FORCE);
     let in_use = waiting(WaitReason::InUse, IN_FORCE);
     let refusal = Code::FailedPrecondition;
     for (reported, before, code, pod_use, expected) in [
@@ -396,14 +400,14 @@ fn expansion_goes_first_and_neither_blocks_the_other() {
     // Both back off: until the earlier time.
     let sooner = Time(150_000);
     let mut failed = refused("gold", "gold", failure(ErrorClass::StillRunning, Code::Aborted));
-    failed.as_mut().unwrap().again = sooner;
+    failed.as_mut().unwrap().retry_at = sooner;
     let both =
         ResizeState { expansion, modification: ModificationState { failed, ..ModificationState::default() } };
     let step = step(&wants, &volume("5Gi"), &both);
-    assert_eq!(step, waiting(WaitReason::Pause(LATER), WaitReason::Pause(sooner)));
+    assert_eq!(step, waiting(WaitReason::Backoff(LATER), WaitReason::Backoff(sooner)));
     let ResizeStep::Wait(waiting) = step else { panic!("expected Wait") };
     assert_eq!(waiting.until(), Some(sooner));
-    let idle = Waiting { expansion: WaitReason::InUse, modification: WaitReason::Pause(LATER) };
+    let idle = Waiting { expansion: WaitReason::InUse, modification: WaitReason::Backoff(LATER) };
     assert_eq!(idle.until(), Some(LATER));
     assert_eq!(Waiting { expansion: WaitReason::InUse, modification: IN_FORCE }.until(), None);
 }
@@ -413,7 +417,8 @@ fn expansion_goes_first_and_neither_blocks_the_other() {
 fn modification_steps_are_ordered() {
     let target = || "gold".to_owned();
     let nothing = ResizeState::default();
-    let begun = modifying(ModificationState { begun: Some(target()), ..ModificationState::default() });
+    let started =
+        modifying(ModificationState { in_progress: Some(target()), ..ModificationState::default() });
     let in_progress = modified("gold", on_way("gold", "InProgress"));
     let volume = volume("5Gi");
     assert_eq!(
@@ -421,23 +426,23 @@ fn modification_steps_are_ordered() {
         ResizeStep::BeginModification { target: target() }
     );
     assert_eq!(step(&in_progress, &volume, &nothing), ResizeStep::BeginModification { target: target() });
-    assert_eq!(step(&in_progress, &volume, &begun), ResizeStep::Modify { target: target() });
+    assert_eq!(step(&in_progress, &volume, &started), ResizeStep::Modify { target: target() });
     assert_eq!(
-        step(&modified("gold", on_way("gold", "Infeasible")), &volume, &begun),
+        step(&modified("gold", on_way("gold", "Infeasible")), &volume, &started),
         ResizeStep::BeginModification { target: target() }
     );
 
     // If the earlier call may still run, its target is completed first. If it has ended, the new request counts.
     let tin = modified("tin", on_way("gold", "InProgress"));
     assert_eq!(step(&tin, &volume, &nothing), ResizeStep::BeginModification { target: target() });
-    assert_eq!(step(&tin, &volume, &begun), ResizeStep::Modify { target: target() });
-    let mut certain = begun.clone();
-    certain.modification.certain = true;
-    assert_eq!(step(&tin, &volume, &certain), ResizeStep::BeginModification { target: "tin".into() });
+    assert_eq!(step(&tin, &volume, &started), ResizeStep::Modify { target: target() });
+    let mut ended = started.clone();
+    ended.modification.call_ended = true;
+    assert_eq!(step(&tin, &volume, &ended), ResizeStep::BeginModification { target: "tin".into() });
 
     // An applied class is recorded first, in the volume and then in the claim.
     let applied = modifying(ModificationState {
-        certain: true,
+        call_ended: true,
         applied: Some(target()),
         ..ModificationState::default()
     });
@@ -466,15 +471,10 @@ fn failed_modification_is_reported_and_backs_off() {
     let state = |class, code, reported| {
         let mut failed = refused("gold", "gold", failure(class, code));
         failed.as_mut().unwrap().reported = reported;
-        let certain = class != StillRunning;
-        modifying(ModificationState {
-            begun: Some("gold".into()),
-            certain,
-            failed,
-            ..ModificationState::default()
-        })
+        let (in_progress, call_ended) = (Some("gold".into()), class != StillRunning);
+        modifying(ModificationState { in_progress, call_ended, failed, ..ModificationState::default() })
     };
-    let paused = waiting(LARGE_ENOUGH, WaitReason::Pause(LATER));
+    let paused = waiting(LARGE_ENOUGH, WaitReason::Backoff(LATER));
     let in_progress = on_way("gold", "InProgress");
     let infeasible = on_way("gold", "Infeasible");
     for (requested, status, state, expected) in [
@@ -553,9 +553,9 @@ fn missing_class_is_reported_once() {
 /// `explain` and the log print reasons.
 #[test]
 fn wait_reasons_are_readable() {
-    let pause = NOW.plus(Duration::from_secs(1));
+    let until = NOW.plus(Duration::from_secs(1));
     for (reason, text) in [
-        (WaitReason::Pause(pause), "retrying at 1970-01-01T00:01:41Z"),
+        (WaitReason::Backoff(until), "retrying at 1970-01-01T00:01:41Z"),
         (WaitReason::ClassMissing("gold".into()), "VolumeAttributesClass \"gold\" does not exist"),
         (LARGE_ENOUGH, "LargeEnough"),
     ] {

@@ -1,4 +1,4 @@
-//! Table tests of the rules.
+//! Table tests of request validation, authorization, and the lookup of snapshot handles and classes.
 
 use serde_json::{Value, json};
 use wharf_model::snapshot::names::IS_DEFAULT_CLASS;
@@ -46,19 +46,19 @@ fn token_is_valid_only_for_its_audience() {
         extra: Some(json!({"k": ["v"]})),
         ..User::default()
     };
-    for (status, audience, known) in [
+    for (status, audience, valid) in [
         (status(true, json!(["a"])), "a", true),
         (status(true, json!(["x", "a"])), "a", true),
         (status(true, json!(["x"])), "a", false),
         (status(true, json!([])), "a", false),
-        // A server that does not check audiences.
+        // An API server that does not check audiences returns none.
         (status(true, Value::Null), "a", false),
         (status(false, json!(["a"])), "a", false),
         (status(true, json!([""])), "", false),
         (serde_json::from_value(json!({"error": "invalid bearer token"})).unwrap(), "a", false),
     ] {
         let row = format!("{status:?} {audience}");
-        let expected = if known { Ok(user.clone()) } else { Err(Refusal::Unauthenticated) };
+        let expected = if valid { Ok(user.clone()) } else { Err(Refusal::Unauthenticated) };
         assert_eq!(authenticated(status, audience), expected, "{row}");
     }
     assert_eq!(Status::from(Refusal::Unauthenticated).code(), Code::Unauthenticated);
@@ -111,11 +111,11 @@ fn only_ready_and_bound_snapshots_have_content() {
 }
 
 #[test]
-fn handle_comes_only_from_snapshots_own_content() {
-    let driver_request =
+fn handle_comes_only_from_bound_content() {
+    let handle_of =
         |content: &VolumeSnapshotContent| handle(&snapshot(|_| {}), content, "d").map(str::to_owned);
-    assert_eq!(driver_request(&content(|_| {})), Ok("h".to_owned()));
-    let other = || Err(Refusal::NotBound("s".into()));
+    assert_eq!(handle_of(&content(|_| {})), Ok("h".to_owned()));
+    let not_bound = || Err(Refusal::NotBound("s".into()));
     for (content, expected) in [
         (content(|c| c["status"] = Value::Null), Err(Refusal::ContentNotReady("c".into()))),
         (content(|c| c["status"]["readyToUse"] = json!(false)), Err(Refusal::ContentNotReady("c".into()))),
@@ -124,11 +124,11 @@ fn handle_comes_only_from_snapshots_own_content() {
             content(|c| c["spec"]["driver"] = json!("e")),
             Err(Refusal::OtherDriver { snapshot: "s".into(), driver: "d".into() }),
         ),
-        (content(|c| c["spec"]["volumeSnapshotRef"]["uid"] = json!("v")), other()),
-        (content(|c| c["spec"]["volumeSnapshotRef"]["namespace"] = json!("m")), other()),
-        (content(|c| c["spec"]["volumeSnapshotRef"]["name"] = json!("t")), other()),
+        (content(|c| c["spec"]["volumeSnapshotRef"]["uid"] = json!("v")), not_bound()),
+        (content(|c| c["spec"]["volumeSnapshotRef"]["namespace"] = json!("m")), not_bound()),
+        (content(|c| c["spec"]["volumeSnapshotRef"]["name"] = json!("t")), not_bound()),
     ] {
-        assert_eq!(driver_request(&content), expected, "{content:?}");
+        assert_eq!(handle_of(&content), expected, "{content:?}");
     }
 }
 
@@ -151,7 +151,7 @@ fn snapshot_without_class_uses_single_default_class() {
     assert_eq!(found(&two), Err(Refusal::ManyDefaults("d".into())));
 }
 
-/// Otherwise any user who may create a snapshot could send one driver's secrets to another driver.
+/// If it were accepted, any user who may create a snapshot could send one driver's secrets to another driver.
 #[test]
 fn class_of_another_driver_is_refused() {
     let class = |driver: &str| -> VolumeSnapshotClass {
@@ -169,7 +169,7 @@ fn class_of_another_driver_is_refused() {
 }
 
 #[test]
-fn codes_match_upstream() {
+fn status_codes_match_upstream() {
     for (refusal, code) in [
         (Refusal::Authentication("x".into()), Code::Internal),
         (Refusal::Authorization("x".into()), Code::Internal),

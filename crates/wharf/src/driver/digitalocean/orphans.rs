@@ -77,8 +77,10 @@ pub(super) async fn run(args: OrphansArgs) -> anyhow::Result<()> {
 /// Handles of the cluster's PersistentVolumes of this driver, under either of its names.
 async fn cluster_volume_handles(options: &ConnectOptions) -> anyhow::Result<BTreeSet<String>> {
     let cluster = Cluster::connect(options).await?;
-    let listed =
-        cluster.list::<PersistentVolume>(&WatchOptions::default()).await.context("list PersistentVolumes")?;
+    let listed = cluster
+        .list::<PersistentVolume>(&WatchOptions::default())
+        .await
+        .context("failed to list PersistentVolumes")?;
     // A PersistentVolume that cannot be parsed could reference any volume.
     if !listed.undecodable.is_empty() {
         bail!(

@@ -1,4 +1,4 @@
-//! Sets 1, 13 and 14: claims that take any volume that matches.
+//! Upstream's test sets 1, 13 and 14: claims without a `spec.volumeName`, which take any matching volume.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ fn world(volumes: Vec<Value>, claims: Vec<Value>) -> World {
     World { volumes, claims, ..World::default() }
 }
 
-const NONE: &str =
+const NO_VOLUME_AVAILABLE: &str =
     "claim: Normal FailedBinding: no persistent volumes available for this claim and no storage class is set";
 
 /// kubernetes.md 1.1 "Claim names no volume", "Bind", "Best match", "No class"; upstream's set 1.
@@ -24,19 +24,25 @@ fn set_1_claim_takes_any_matching_volume() {
             &["v Bound c:uid +ctl", "c Bound v 1Gi +done +ctl"][..],
             &[][..],
         ),
-        ("1-2 nothing to bind to", vec![], vec![claim("c", json!({}))], &["c Pending - -"], &[NONE]),
         (
-            "1-3 back to Pending",
+            "1-2 nothing to bind to",
+            vec![],
+            vec![claim("c", json!({}))],
+            &["c Pending - -"],
+            &[NO_VOLUME_AVAILABLE],
+        ),
+        (
+            "1-3 Bound without a volume becomes Pending",
             vec![],
             vec![claim(
                 "c",
                 json!({"status": {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}}),
             )],
             &["c Pending - -"],
-            &[NONE],
+            &[NO_VOLUME_AVAILABLE],
         ),
         (
-            "1-4 the smallest",
+            "1-4 the smallest volume is chosen",
             vec![
                 volume("v1", json!({"spec.capacity.storage": "10Gi"})),
                 volume("v2", json!({"spec.capacity.storage": "1Gi"})),
@@ -56,7 +62,7 @@ fn set_1_claim_takes_any_matching_volume() {
             &[],
         ),
         (
-            "1-6 reserved by identity",
+            "1-6 reserved by UID",
             vec![
                 volume(
                     "v1",
@@ -73,7 +79,7 @@ fn set_1_claim_takes_any_matching_volume() {
             vec![volume("v", json!({"spec.claimRef": reference("other", "")}))],
             vec![claim("c", json!({}))],
             &["v Available other:", "c Pending - -"],
-            &[NONE],
+            &[NO_VOLUME_AVAILABLE],
         ),
         (
             "1-8 crash after the volume's claimRef was written",
@@ -114,10 +120,10 @@ fn set_1_claim_takes_any_matching_volume() {
             vec![volume("v", json!({"metadata.labels": labels}))],
             vec![claim("c", selector("b"))],
             &["v Available -", "c Pending - -"],
-            &[NONE],
+            &[NO_VOLUME_AVAILABLE],
         ),
         (
-            "1-17 not available",
+            "1-17 Released volume is not chosen",
             vec![
                 volume("v1", json!({"status.phase": "Released", "spec.claimRef": reference("gone", "x")})),
                 volume("v2", json!({"spec.capacity.storage": "10Gi"})),
@@ -150,7 +156,7 @@ fn set_1_claim_takes_any_matching_volume() {
             vec![volume("v", json!({}))],
             vec![claim("c1", json!({"metadata.uid": "1"})), claim("c2", json!({"metadata.uid": "2"}))],
             &["v Bound c1:1 +ctl", "c1 Bound v 1Gi +done +ctl", "c2 Pending - -"],
-            &[NONE],
+            &[NO_VOLUME_AVAILABLE],
         ),
         (
             "a claim that is being deleted is bound too",
@@ -164,7 +170,7 @@ fn set_1_claim_takes_any_matching_volume() {
     }
 }
 
-/// kubernetes.md 1.1 "Pending": the status of a claim without a volume reports nothing of one.
+/// kubernetes.md 1.1 "Pending": the status of a pending claim has no fields of a volume.
 #[test]
 fn pending_claim_status_is_cleared() {
     for status_fields in [
@@ -184,7 +190,7 @@ fn pending_claim_status_is_cleared() {
 #[test]
 fn set_1_delayed_binding_waits_for_consumer() {
     let class = || vec![storage_class("wait", json!({"volumeBindingMode": "WaitForFirstConsumer"}))];
-    let of_class = |changes: Value| {
+    let with_class = |changes: Value| {
         let mut all = json!({"spec.storageClassName": "wait"});
         all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
         all
@@ -199,24 +205,36 @@ fn set_1_delayed_binding_waits_for_consumer() {
     let first = "claim: Normal WaitForFirstConsumer: waiting for first consumer to be created before binding";
     let one = "claim: Normal WaitForPodScheduled: waiting for pod p1 to be scheduled";
     let two = "claim: Normal WaitForPodScheduled: waiting for pods p1,p2 to be scheduled";
-    let (waits, free) = ("c Pending - - wait", || volume("v", of_class(json!({}))));
+    let (waits, free) = ("c Pending - - wait", || volume("v", with_class(json!({}))));
     for (id, volumes, pods, state, events) in [
         (
-            "1-13 waits, though a volume matches",
+            "1-13 waits although a volume matches",
             vec![free()],
             vec![],
             &["v Available -", waits][..],
             &[first][..],
         ),
-        ("for a pod", vec![], vec![pod("p1", "", "Pending")], &[waits], &[one]),
-        ("for pods", vec![], vec![pod("p1", "", "Pending"), pod("p2", "", "Pending")], &[waits], &[two]),
-        ("for a pod that has a node", vec![], vec![pod("p1", "n", "Pending")], &[waits], &[first]),
-        ("for a terminated pod", vec![], vec![pod("p1", "", "Failed")], &[waits], &[first]),
+        ("waits for a pod", vec![], vec![pod("p1", "", "Pending")], &[waits], &[one]),
+        (
+            "waits for pods",
+            vec![],
+            vec![pod("p1", "", "Pending"), pod("p2", "", "Pending")],
+            &[waits],
+            &[two],
+        ),
+        (
+            "does not wait for a pod that has a node",
+            vec![],
+            vec![pod("p1", "n", "Pending")],
+            &[waits],
+            &[first],
+        ),
+        ("does not wait for a terminated pod", vec![], vec![pod("p1", "", "Failed")], &[waits], &[first]),
         (
             "1-14 the scheduler chose a volume",
             vec![volume(
                 "v",
-                of_class(json!({"spec.claimRef": reference("c", "uid"), "annotations": ["ctl"]})),
+                with_class(json!({"spec.claimRef": reference("c", "uid"), "annotations": ["ctl"]})),
             )],
             vec![],
             &["v Bound c:uid +ctl", "c Bound v 1Gi wait +done +ctl"],
@@ -224,54 +242,54 @@ fn set_1_delayed_binding_waits_for_consumer() {
         ),
         (
             "1-16 a user reserved a volume",
-            vec![volume("v", of_class(json!({"spec.claimRef": reference("c", "")})))],
+            vec![volume("v", with_class(json!({"spec.claimRef": reference("c", "")})))],
             vec![],
             &["v Bound c:uid", "c Bound v 1Gi wait +done +ctl"],
             &[],
         ),
     ] {
-        let claims = vec![claim("c", of_class(json!({})))];
+        let claims = vec![claim("c", with_class(json!({})))];
         check(id, &World { volumes, claims, pods, classes: class(), ..World::default() }, state, events);
     }
     // 1-15: a claim with a volumeName does not wait.
     let world = World {
         volumes: vec![free()],
-        claims: vec![claim("c", of_class(json!({"spec.volumeName": "v"})))],
+        claims: vec![claim("c", with_class(json!({"spec.volumeName": "v"})))],
         classes: class(),
         ..World::default()
     };
     check("1-15", &world, &["v Bound c:uid +ctl", "c Bound v 1Gi wait +done"], &[]);
     // kubernetes.md 1.1 "Delayed binding": a class without volumeBindingMode.
     let world = World {
-        claims: vec![claim("c", of_class(json!({})))],
+        claims: vec![claim("c", with_class(json!({})))],
         classes: vec![storage_class("wait", json!({"volumeBindingMode": null}))],
         ..World::default()
     };
     let problem = "problem: VolumeBindingMode not set for StorageClass \"wait\": recreate the class with one";
-    check("no mode", &world, &[waits], &[problem]);
+    check("no volumeBindingMode", &world, &[waits], &[problem]);
 }
 
 /// kubernetes.md 1.1 "Best match", "Class lookup"; upstream's set 13.
 #[test]
 fn set_13_class_must_match() {
     let gold = || json!({"spec.storageClassName": "gold"});
-    for (id, volumes, claim_is, state, events) in [
+    for (id, volumes, claim_fields, state, events) in [
         (
-            "13-1 of the class",
+            "13-1 volume of the class",
             vec![volume("v1", json!({})), volume("v2", gold())],
             gold(),
             &["v1 Available -", "v2 Bound c:uid +ctl", "c Bound v2 1Gi gold +done +ctl"][..],
             &[][..],
         ),
         (
-            "13-2 without a class",
+            "13-2 claim and volume without a class",
             vec![volume("v1", gold()), volume("v2", json!({}))],
             json!({}),
             &["v1 Available -", "v2 Bound c:uid +ctl", "c Bound v2 1Gi +done +ctl"],
             &[],
         ),
         (
-            "13-3 of the class, though larger",
+            "13-3 volume of the class, although larger",
             vec![
                 volume("v1", json!({"spec.storageClassName": "silver"})),
                 volume("v2", json!({"spec.storageClassName": "gold", "spec.capacity.storage": "9Gi"})),
@@ -281,18 +299,18 @@ fn set_13_class_must_match() {
             &[],
         ),
         (
-            "13-4 the empty class",
+            "13-4 empty class name",
             vec![volume("v", json!({}))],
             json!({"spec.storageClassName": ""}),
             &["v Bound c:uid +ctl", "c Bound v 1Gi +done +ctl"],
             &[],
         ),
         (
-            "13-5 no class, volumes of one",
+            "13-5 claim without a class, volume with one",
             vec![volume("v", gold())],
             json!({}),
             &["v Available -", "c Pending - -"],
-            &[NONE],
+            &[NO_VOLUME_AVAILABLE],
         ),
         (
             "the beta annotation takes precedence",
@@ -302,7 +320,7 @@ fn set_13_class_must_match() {
             &[],
         ),
     ] {
-        check(id, &world(volumes, vec![claim("c", claim_is)]), state, events);
+        check(id, &world(volumes, vec![claim("c", claim_fields)]), state, events);
     }
 }
 
@@ -313,35 +331,41 @@ fn set_14_volume_mode_must_match() {
     let reserved =
         |mode: &str, uid: &str| json!({"spec.volumeMode": mode, "spec.claimRef": reference("c", uid)});
     let bound: &[&str] = &["v Bound c:uid +ctl", "c Bound v 1Gi +done +ctl"];
-    let kept: &[&str] = &["v Bound c:uid", "c Bound v 1Gi +done +ctl"];
-    let not: &[&str] = &["v Available -", "c Pending - -"];
-    let of_volume = "v: Warning VolumeMismatch: Cannot bind PersistentVolume to requested PersistentVolumeClaim \"c\" due to incompatible volumeMode.";
-    let of_claim = "claim: Warning VolumeMismatch: Cannot bind PersistentVolume \"v\" to requested PersistentVolumeClaim due to incompatible volumeMode.";
-    for (id, volume_is, claim_is, state, events) in [
+    let bound_as_reserved: &[&str] = &["v Bound c:uid", "c Bound v 1Gi +done +ctl"];
+    let unbound: &[&str] = &["v Available -", "c Pending - -"];
+    let volume_event = "v: Warning VolumeMismatch: Cannot bind PersistentVolume to requested PersistentVolumeClaim \"c\" due to incompatible volumeMode.";
+    let claim_event = "claim: Warning VolumeMismatch: Cannot bind PersistentVolume \"v\" to requested PersistentVolumeClaim due to incompatible volumeMode.";
+    for (id, volume_fields, claim_fields, state, events) in [
         ("14-1", block.clone(), block.clone(), bound, &[][..]),
         ("14-2", file.clone(), file.clone(), bound, &[]),
-        ("14-2, default", json!({}), file.clone(), bound, &[]),
-        ("14-3", file.clone(), block.clone(), not, &[NONE]),
-        ("14-4", block.clone(), file.clone(), not, &[NONE]),
-        ("14-7", reserved("Block", "uid"), block.clone(), kept, &[]),
-        ("14-10", reserved("Block", ""), block.clone(), kept, &[]),
-        ("14-12", reserved("Filesystem", ""), file.clone(), kept, &[]),
+        ("14-2, default volumeMode", json!({}), file.clone(), bound, &[]),
+        ("14-3", file.clone(), block.clone(), unbound, &[NO_VOLUME_AVAILABLE]),
+        ("14-4", block.clone(), file.clone(), unbound, &[NO_VOLUME_AVAILABLE]),
+        ("14-7", reserved("Block", "uid"), block.clone(), bound_as_reserved, &[]),
+        ("14-10", reserved("Block", ""), block.clone(), bound_as_reserved, &[]),
+        ("14-12", reserved("Filesystem", ""), file.clone(), bound_as_reserved, &[]),
         (
             "14-13",
             reserved("Filesystem", "uid"),
             block.clone(),
             &["v Available c:uid", "c Pending - -"],
-            &[NONE, of_volume, of_claim],
+            &[NO_VOLUME_AVAILABLE, volume_event, claim_event],
         ),
         (
             "14-13-1",
             reserved("Block", "uid"),
             file,
             &["v Available c:uid", "c Pending - -"],
-            &[NONE, of_volume, of_claim],
+            &[NO_VOLUME_AVAILABLE, volume_event, claim_event],
         ),
-        ("14-13, by name", reserved("Filesystem", ""), block, &["v Available c:", "c Pending - -"], &[NONE]),
+        (
+            "14-13, by name",
+            reserved("Filesystem", ""),
+            block,
+            &["v Available c:", "c Pending - -"],
+            &[NO_VOLUME_AVAILABLE],
+        ),
     ] {
-        check(id, &world(vec![volume("v", volume_is)], vec![claim("c", claim_is)]), state, events);
+        check(id, &world(vec![volume("v", volume_fields)], vec![claim("c", claim_fields)]), state, events);
     }
 }

@@ -1,4 +1,4 @@
-//! Set 2, and the rows of set 14 in which the claim names its volume.
+//! Upstream's test set 2, and the cases of set 14 in which the claim has a `spec.volumeName`.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::world::*;
 
 /// kubernetes.md 1.1 "Claim names a volume", "Volume of another claim"; upstream's set 2 and 14-5-2 to 14-11.
 #[test]
-fn set_2_claim_names_its_volume() {
+fn set_2_claim_with_volume_name_binds_only_to_that_volume() {
     let named_claim = |changes: Value| {
         let mut all = json!({"spec.volumeName": "v"});
         all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
@@ -17,14 +17,14 @@ fn set_2_claim_names_its_volume() {
     let mismatch = |reason: &str| {
         format!("claim: Warning VolumeMismatch: Cannot bind to requested volume \"v\": {reason}")
     };
-    let another =
+    let already_bound =
         || "claim: Warning FailedBinding: volume \"v\" already bound to a different claim.".to_owned();
     let (free, pending): (&[&str], &str) = (&["v Available -", "c Pending v -"], "c Pending v -");
     let bound: &[&str] = &["v Bound c:uid +ctl", "c Bound v 1Gi +done"];
     for (id, volumes, claim, state, events) in [
         ("2-1 no such volume", vec![], named_claim(json!({})), &[pending][..], vec![]),
         (
-            "2-2 no such volume, and status set",
+            "2-2 no such volume, status set",
             vec![],
             named_claim(json!({"status": with_status})),
             &[pending],
@@ -46,7 +46,7 @@ fn set_2_claim_names_its_volume() {
             vec![],
         ),
         (
-            "2-5 reserved by identity",
+            "2-5 reserved by UID",
             vec![volume("v", json!({"spec.claimRef": reference("c", "uid")}))],
             named_claim(json!({})),
             &["v Bound c:uid", "c Bound v 1Gi +done"],
@@ -57,14 +57,14 @@ fn set_2_claim_names_its_volume() {
             vec![volume("v", json!({"spec.claimRef": reference("other", "")}))],
             named_claim(json!({})),
             &["v Available other:", pending],
-            vec![another()],
+            vec![already_bound()],
         ),
         (
-            "2-7 reserved for another claim, and chosen by a controller: the phase stays",
+            "2-7 reserved for another claim, claim bound by a controller: the phase is unchanged",
             vec![volume("v", json!({"spec.claimRef": reference("other", "")}))],
             named_claim(json!({"annotations": ["ctl"], "status": with_status})),
             &["v Available other:", "c Bound v 1Gi +ctl"],
-            vec![another()],
+            vec![already_bound()],
         ),
         (
             "bound to an earlier claim of the same name",
@@ -74,7 +74,7 @@ fn set_2_claim_names_its_volume() {
             )],
             named_claim(json!({})),
             &["v Released c:earlier", pending],
-            vec![another()],
+            vec![already_bound()],
         ),
         (
             "2-8 the selector is ignored",
@@ -112,21 +112,21 @@ fn set_2_claim_names_its_volume() {
             vec![],
         ),
         (
-            "14-8 another mode",
+            "14-8 another volumeMode",
             vec![volume("v", json!({"spec.volumeMode": "Block"}))],
             named_claim(json!({})),
             free,
             vec![mismatch("incompatible volumeMode")],
         ),
         (
-            "14-9 the same mode",
+            "14-9 the same volumeMode",
             vec![volume("v", json!({"spec.volumeMode": "Block"}))],
             named_claim(json!({"spec.volumeMode": "Block"})),
             bound,
             vec![],
         ),
         (
-            "access modes",
+            "unsupported access mode",
             vec![volume("v", json!({}))],
             named_claim(json!({"spec.accessModes": ["ReadWriteMany"]})),
             free,
@@ -145,7 +145,7 @@ fn set_2_claim_names_its_volume() {
     }
 }
 
-/// kubernetes.md 1.1 "Bound claim": what the claim's status reports of its volume.
+/// kubernetes.md 1.1 "Bound claim": the fields of the claim's status that the binder copies from the volume.
 #[test]
 fn bound_claim_status_reports_its_volume() {
     let world = World {
@@ -175,7 +175,8 @@ fn bound_claim_status_reports_its_volume() {
             "resourceVersion": "1",
         })
     );
-    // The size before an expansion that the node has yet to finish (upstream's 5-2-3); an invalid size is ignored.
+    // While the node has not finished an expansion, the size before it is reported (upstream's 5-2-3). An invalid size
+    // is ignored.
     for (annotation, size) in [("1Gi", "1Gi"), ("much", "5Gi")] {
         let mut world = world.clone();
         world.volumes[0]["metadata"]["annotations"]["volume.alpha.kubernetes.io/pre-resize-capacity"] =
@@ -195,28 +196,28 @@ fn bound_claim_status_reports_its_volume() {
             "currentVolumeAttributesClassName": "gold",
         })
     );
-    // A lost claim keeps the current class that the resizer wrote.
-    let mut found = world.clone();
-    found.claims[0]["status"] = json!({"phase": "Lost"});
-    found.run(usize::MAX);
-    let status = &found.claims[0]["status"];
+    // The binder does not set the current class of a claim that was Lost: the resizer may have written it.
+    let mut lost = world.clone();
+    lost.claims[0]["status"] = json!({"phase": "Lost"});
+    lost.run(usize::MAX);
+    let status = &lost.claims[0]["status"];
     assert_eq!((&status["phase"], status.get("currentVolumeAttributesClassName")), (&json!("Bound"), None));
-    // Unknown access modes are not reported.
-    let mut odd = world.clone();
-    odd.volumes[0]["spec"]["accessModes"] = json!(["ReadWriteOnce", "New"]);
-    odd.run(usize::MAX);
+    // If an access mode is unknown, no access modes are reported.
+    let mut unknown_mode = world.clone();
+    unknown_mode.volumes[0]["spec"]["accessModes"] = json!(["ReadWriteOnce", "New"]);
+    unknown_mode.run(usize::MAX);
     assert_eq!(
-        (&odd.claims[0]["status"]["phase"], odd.claims[0]["status"].get("accessModes")),
+        (&unknown_mode.claims[0]["status"]["phase"], unknown_mode.claims[0]["status"].get("accessModes")),
         (&json!("Bound"), None)
     );
-    // A volume without capacity cannot be reported.
+    // For a volume without a capacity, the claim's status is not updated.
     let mut world = world;
     world.volumes[0]["spec"]["capacity"] = json!({});
     world.claims[0]["spec"]["resources"] = json!({});
     world.run(usize::MAX);
     assert_eq!(
         world.events(),
-        ["problem: PersistentVolume \"v\" is without a storage capacity: set spec.capacity.storage"]
+        ["problem: PersistentVolume \"v\" has no storage capacity: set spec.capacity.storage"]
     );
     assert_ne!(world.claims[0]["status"]["phase"], json!("Bound"), "status unchanged");
 }

@@ -27,9 +27,9 @@ fn each_node_snapshots_its_own_volumes() {
     );
     cluster.apply(GROUP_CLASS);
     let run_step = |name: &str, step: &dyn Fn(&LocalCluster<'_>)| {
-        let began = Instant::now();
+        let started = Instant::now();
         step(&local);
-        println!("{name}: {:.1?}", began.elapsed());
+        println!("{name}: {:.1?}", started.elapsed());
     };
     run_step("restore, and a clone of what was restored", &restore);
     run_step("restore into the other volume mode", &other_mode);
@@ -158,8 +158,8 @@ fn group_across_nodes(local: &LocalCluster<'_>) {
     }
     cluster.apply(GROUP);
     cluster.eventually("it is rejected with a reason", MINUTE, |cluster| {
-        let said = cluster.field("volumegroupsnapshot/pair", ".status.error.message");
-        said.contains("on different nodes").then_some(())
+        let message = cluster.field("volumegroupsnapshot/pair", ".status.error.message");
+        message.contains("on different nodes").then_some(())
     });
     cluster.kubectl(&["delete", "volumegroupsnapshot", "pair", "--timeout=60s"]);
     no_contents(cluster);
@@ -230,8 +230,8 @@ fn deletion_orders(local: &LocalCluster<'_>) {
     cluster.apply(&inside.replace("metadata: {name:", "metadata: {namespace: passing, name:"));
     cluster.eventually("the snapshot is ready", MINUTE, |cluster| {
         let path = "jsonpath={.status.readyToUse}";
-        let said = cluster.kubectl(&["get", "volumesnapshot/inside", "-n", "passing", "--output", path]);
-        (said == "true").then_some(())
+        let ready = cluster.kubectl(&["get", "volumesnapshot/inside", "-n", "passing", "--output", path]);
+        (ready == "true").then_some(())
     });
     cluster.kubectl(&["delete", "namespace", "passing", "--timeout=120s"]);
     no_contents(cluster);

@@ -87,8 +87,8 @@ fn lost_answers(cluster: &TestCluster, driver: &ScriptedDriver) {
     driver.set_faults("{}");
 }
 
-/// Begins a snapshot whose call takes a while; returns the content once it is annotated.
-fn begun(cluster: &TestCluster, driver: &ScriptedDriver, name: &str, class: &str) -> String {
+/// Creates a snapshot whose CreateSnapshot call takes 4 s. Returns its content once it is annotated as being created.
+fn start_slow_snapshot(cluster: &TestCluster, driver: &ScriptedDriver, name: &str, class: &str) -> String {
     // The name makes the file's text different, so that counting restarts.
     driver.set_faults(&format!(r#"{{"CreateSnapshot": {{"delay_ms": 4000, "count": 1}}, "{name}": {{}}}}"#));
     cluster.apply(&snapshot(name, class, "data"));
@@ -99,7 +99,7 @@ fn begun(cluster: &TestCluster, driver: &ScriptedDriver, name: &str, class: &str
     content
 }
 
-fn gone(cluster: &TestCluster, driver: &ScriptedDriver, name: &str) {
+fn assert_snapshot_deleted(cluster: &TestCluster, driver: &ScriptedDriver, name: &str) {
     cluster.wait_for(&format!("volumesnapshot/{name}"), "delete", MINUTE);
     no_contents(cluster);
     assert!(driver.snapshots().is_empty(), "{:?}", driver.snapshots());
@@ -107,9 +107,9 @@ fn gone(cluster: &TestCluster, driver: &ScriptedDriver, name: &str) {
 }
 
 fn deleted_while_being_created(cluster: &TestCluster, driver: &ScriptedDriver) {
-    begun(cluster, driver, "hasty", "snap");
+    start_slow_snapshot(cluster, driver, "hasty", "snap");
     cluster.kubectl(&["delete", "volumesnapshot", "hasty", "--wait=false"]);
-    gone(cluster, driver, "hasty");
+    assert_snapshot_deleted(cluster, driver, "hasty");
 }
 
 fn died_while_being_created(cluster: &TestCluster, driver: &ScriptedDriver, snapshotter: &mut ChildProcess) {
@@ -122,17 +122,17 @@ fn died_while_being_created(cluster: &TestCluster, driver: &ScriptedDriver, snap
     driver.set_faults("{}");
     cluster.kubectl(&["delete", "volumesnapshot", "orphan", "--wait=false"]);
     snapshotter.restart();
-    gone(cluster, driver, "orphan");
+    assert_snapshot_deleted(cluster, driver, "orphan");
 }
 
 /// Upstream keeps reading the missing class forever.
 fn class_gone_while_being_created(cluster: &TestCluster, driver: &ScriptedDriver) {
     cluster.apply(&snapshot_class("passing", DRIVER, "Delete"));
-    begun(cluster, driver, "classless", "passing");
+    start_slow_snapshot(cluster, driver, "classless", "passing");
     driver.set_faults(r#"{"CreateSnapshot": {"code": "Unavailable", "when": "after", "count": 1}}"#);
     cluster.kubectl(&["delete", "volumesnapshotclass", "passing", "--timeout=60s"]);
     cluster.kubectl(&["delete", "volumesnapshot", "classless", "--wait=false"]);
-    gone(cluster, driver, "classless");
+    assert_snapshot_deleted(cluster, driver, "classless");
 }
 
 /// The content of a snapshot that the driver does not have reports that, and can be deleted.

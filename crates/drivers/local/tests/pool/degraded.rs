@@ -1,4 +1,4 @@
-//! A pool that fills up, becomes read-only or is damaged: always reported, never made worse.
+//! A full, read-only, damaged or hidden pool: the condition is reported, and no data is lost.
 
 use std::fs;
 
@@ -45,7 +45,7 @@ fn full_pool_refuses_new_objects_and_reports_it() {
     fs::write(f.path("volumes/ballast"), vec![1; 160 << 20]).unwrap();
     let issues = f.storage_health().unwrap();
     assert_eq!(issues[0].reason, "PoolNearlyFull", "{issues:?}");
-    f.raw_volume("still", 16 * MIB);
+    f.raw_volume("below-full-threshold", 16 * MIB);
     f.config.full_threshold = 12;
     f.reopen();
     let issues = f.storage_health().unwrap();
@@ -93,30 +93,31 @@ fn symlinked_image_is_never_followed() {
     let f = Fixture::new(FsType::Xfs);
     let id = f.raw_volume("v", 16 * MIB).id;
     let outside = tempfile::tempdir().unwrap();
-    let precious = outside.path().join("precious");
-    fs::write(&precious, vec![1; 16 << 20]).unwrap();
+    let other_file = outside.path().join("other-file");
+    fs::write(&other_file, vec![1; 16 << 20]).unwrap();
     fs::remove_file(f.image(&id)).unwrap();
-    std::os::unix::fs::symlink(&precious, f.image(&id)).unwrap();
+    std::os::unix::fs::symlink(&other_file, f.image(&id)).unwrap();
     assert!(f.attach(&id, &block()).is_err());
     assert!(f.create_snapshot(&snapshot("s", &id)).is_err());
     assert!(f.expand(&id, SizeRange { required: 32 * MIB, limit: None }).is_err());
     let _ = f.delete(&id);
     f.wait_for_purge();
-    assert_eq!(fs::read(&precious).unwrap(), vec![1; 16 << 20]);
+    assert_eq!(fs::read(&other_file).unwrap(), vec![1; 16 << 20]);
 }
 
-/// Another file system is mounted over the pool: its objects are hidden, not deleted.
+/// Another file system is mounted over the pool. The pool's objects are hidden, which must not look like a completed
+/// delete.
 #[test]
 fn delete_fails_while_the_pool_is_hidden_by_a_mount() {
     let mut f = Fixture::new(FsType::Xfs);
     let id = f.raw_volume("v", 16 * MIB).id;
     let snap = f.take_snapshot("s", &id).id;
-    let over = Mounted(f.disk.path().to_owned());
+    let covering = Mounted(f.disk.path().to_owned());
     run("mount", &["-t".as_ref(), "tmpfs".as_ref(), "over".as_ref(), f.disk.path()]);
     let refused = f.delete(&id).unwrap_err().to_string();
     assert!(refused.contains("is no longer a pool"), "{refused}");
     f.delete_snapshot(&snap).unwrap_err();
-    drop(over);
+    drop(covering);
     assert!(f.get(&id).unwrap().is_some());
     f.reopen();
     f.delete_snapshot(&snap).unwrap();
