@@ -201,7 +201,7 @@ impl BlockingDisk<'_> {
 
     /// Fails if what is mounted at `path`, or a part of it, is also mounted elsewhere: those users would lose the
     /// volume.
-    pub(super) fn referenced(&self, path: &Path) -> Result<(), DiskError> {
+    pub(super) fn check_unreferenced(&self, path: &Path) -> Result<(), DiskError> {
         let table = self.kernel.mount_table()?;
         let at = self.kernel.resolve(path)?;
         let others = references(&table, &at);
@@ -311,7 +311,7 @@ mod tests {
             assert_eq!(disk.read(&stage)?, Some(Ok(data)));
             assert!(target.is_dir());
             assert_eq!(disk.names(&stage)?, ["globalmount", FILE]);
-            disk.referenced(&target)?;
+            disk.check_unreferenced(&target)?;
             disk.remove(&target)?;
             disk.remove(&target)?;
             assert!(!stage.exists());
