@@ -93,7 +93,7 @@ mod tests {
         }
     }
 
-    /// sidecars.md 1.2 "Reconcile". User pain 21: only what an attachment requests is ever done.
+    /// sidecars.md 1.2 "Reconcile". The driver is called only for what an attachment requests.
     #[test]
     fn differing_attachments_are_found() {
         let nodes = |ids: &[&str]| Some(ids.iter().map(|&id| id.to_owned()).collect());

@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(state, AttachState { uid: uid(), ..AttachState::default() });
     }
 
-    /// User pain 14: no volume that has become ready waits for minutes, and no hopeless call is repeated every few
+    /// A volume that becomes ready is not delayed for minutes, and a call that cannot succeed is not repeated every few
     /// seconds.
     #[test]
     fn backoff_depends_on_error_code() {

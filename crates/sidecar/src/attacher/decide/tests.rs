@@ -308,8 +308,8 @@ fn detach_unpublishes_then_removes_finalizer() {
     expect(volume(json!({})), vec![published], "unpublish a h id-n1 s");
 }
 
-/// sidecars.md 1.2 "Detach": node ID from CSINode else VA annotation. User pain 21: volumes are detached from deleted
-/// nodes.
+/// sidecars.md 1.2 "Detach": node ID from CSINode else VA annotation. Volumes are detached from
+/// deleted nodes too.
 #[test]
 fn detach_from_deleted_node_uses_annotation() {
     let mut gone = prepared("a", "n1", json!({"metadata.deletionTimestamp": DELETED}));
@@ -343,7 +343,7 @@ fn detach_without_pv_is_refused() {
     );
 }
 
-/// User pain 14 and sidecars.md 1.2 "Errors": always retried, with a backoff for each attachment.
+/// sidecars.md 1.2 "Errors": always retried, with a backoff for each attachment.
 #[test]
 fn failure_delays_only_its_own_attachment() {
     let failed = |name, node, operation, ago: i64, pause| {
@@ -468,7 +468,7 @@ fn forced_call_ignores_status_and_backoff() {
 }
 
 /// sidecars.md 1.2 "PV finalizer removal": only after the server confirms that no attachment refers to the volume; an
-/// empty store is no proof. User pain 11: the patch names only our own finalizer.
+/// empty store is no proof. The patch removes only our own finalizer.
 #[test]
 fn volume_finalizer_is_removed_after_server_confirms_no_references() {
     let config = config();

@@ -240,7 +240,7 @@ fn create_is_called_only_after_content_was_read_from_server() {
     }
 }
 
-/// sidecars.md 1.5 "Create": not ready is not a failure; upstream polls with its failure backoff (user pain 14, 16).
+/// sidecars.md 1.5 "Create": not ready is not a failure; upstream polls with its failure backoff.
 #[test]
 fn unready_snapshot_is_polled_with_its_own_interval() {
     let status = json!({"status": {"snapshotHandle": "h", "creationTime": 5, "readyToUse": false}});
@@ -454,9 +454,9 @@ fn content_in_deletion_deletes_snapshot_and_releases_content() {
     assert_eq!(next(&object, &state), Step::Wait(Duration::from_secs(1)));
 }
 
-/// sidecars.md 1.5 "Delete", user pain 16: if a content is deleted while the driver may be creating its snapshot,
-/// the create call is repeated to learn what there is to delete. A missing class or secret does not block this;
-/// upstream hangs when the class is gone.
+/// sidecars.md 1.5 "Delete": if a content is deleted while the driver may be creating its snapshot, CreateSnapshot is
+/// repeated to get the handle to delete. A missing class or secret does not block this; upstream hangs without the
+/// class.
 #[test]
 fn deletion_during_creation_repeats_create_call() {
     let being_deleted =
