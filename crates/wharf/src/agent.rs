@@ -28,7 +28,7 @@ use crate::signal::stop_signal;
 use crate::status_pages;
 use departures::Departure;
 
-const EXPLANATION: &str = "\
+const AFTER_HELP: &str = "\
 Replaces kubelet on machines whose pods may run as processes of the machine. It registers the node, serves the CSI drivers \
 that register in ROOT/plugins_registry, mounts volumes at kubelet's paths and runs pods. Images are not pulled: containers \
 run the machine's own programs.
@@ -42,7 +42,7 @@ uses only a node's permissions: it reads the objects that its pods use by name, 
 
 /// Run the pods of this node, in place of kubelet
 #[derive(Debug, Args)]
-#[command(after_help = EXPLANATION)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct NodeArgs {
     /// Kubeconfig file [default: the pod's service account, else KUBECONFIG or ~/.kube/config]
     #[arg(long, value_name = "FILE")]
@@ -62,7 +62,7 @@ pub(crate) struct NodeArgs {
     /// Serve metrics at this address, such as 127.0.0.1:10255
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
-    /// Behaviours in which to follow kubelet instead of Wharf's improvement
+    /// Use kubelet's behaviour instead of Wharf's in these cases
     #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',')]
     as_upstream: Vec<Departure>,
 }
@@ -83,7 +83,7 @@ pub(crate) struct NodeAgent {
     pub(crate) server: Option<(String, u16)>,
     /// There is no node controller: the agent registers its Node again and manages its taints itself.
     pub(crate) single_node: bool,
-    /// Behaviours in which to follow kubelet.
+    /// Cases in which to use kubelet's behaviour instead of Wharf's.
     pub(crate) as_upstream: Vec<Departure>,
 }
 
