@@ -2,7 +2,7 @@
 //! survive, other writes are complete or absent, and a watcher that resumes from its last resourceVersion observes
 //! each write once.
 
-#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
