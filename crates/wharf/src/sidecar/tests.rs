@@ -112,8 +112,8 @@ fn upstream_flags_of_all_roles_are_accepted_together() {
 fn node_deployment_disables_leader_election() {
     let config = controller("--node-deployment --node-name=n1");
     assert_eq!(config.node.as_deref(), Some("n1"));
-    assert!(config.election.is_none(), "nodes do not compete");
-    let binding = config.provisioner.immediate_binding.expect("they do for claims that any could have");
+    assert!(config.election.is_none(), "leader election is disabled");
+    let binding = config.provisioner.immediate_binding.expect("immediate binding is enabled by default");
     assert_eq!((binding.base_delay, binding.max_delay), (Duration::from_secs(20), Duration::from_secs(60)));
     let line = "--node-deployment --node-name=n1 --node-deployment-immediate-binding=false";
     assert!(controller(line).provisioner.immediate_binding.is_none());
