@@ -1,6 +1,6 @@
 //! Records of drivers: those of a local pool and the notes of the DigitalOcean driver.
 //!
-//! Promise: reading never panics. What is read and written again is read alike.
+//! Promise: decoding never panics. A record that is decoded, encoded and decoded again is unchanged.
 
 #![no_main]
 

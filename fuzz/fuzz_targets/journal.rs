@@ -1,7 +1,7 @@
 //! Intents of the provisioner's journal, as a Lease contains them.
 //!
-//! Promise: reading never panics, nor does building the CreateVolume request and the PersistentVolume from an intent that was read.
-//! What is read and written again is read alike.
+//! Promise: decoding an intent never panics, nor does building its CreateVolume request and PersistentVolume. An intent that
+//! is decoded, encoded and decoded again is unchanged.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 //! Records of the node agent: `vol_data.json` of volumes, and the files of containers.
 //!
-//! Promise: reading never panics. What is read and written again is read alike.
+//! Promise: decoding never panics. A record that is decoded, encoded and decoded again is unchanged.
 
 #![no_main]
 

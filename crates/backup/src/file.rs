@@ -61,7 +61,9 @@ pub(super) enum FileError {
          backup"
     )]
     WrongBase { path: PathBuf, handle: String, sha256: String, previous: PathBuf },
-    #[error("{path} has a volume size of {size} bytes, but its base has {base_size} bytes: volumes cannot shrink")]
+    #[error(
+        "{path} has a volume size of {size} bytes, but its base has {base_size} bytes: volumes cannot shrink"
+    )]
     SmallerThanBase { path: PathBuf, size: u64, base_size: u64 },
 }
 
@@ -210,7 +212,12 @@ pub(super) fn check_chain(backups: &[VerifiedBackup]) -> Result<(), FileError> {
             (Some(Base { snapshot_handle, sha256 }), Some(previous)) => {
                 if *sha256 != previous.sha256 || *snapshot_handle != previous.header.snapshot_handle {
                     let (handle, sha256) = (snapshot_handle.clone(), sha256.clone());
-                    return Err(FileError::WrongBase { path, handle, sha256, previous: previous.path.clone() });
+                    return Err(FileError::WrongBase {
+                        path,
+                        handle,
+                        sha256,
+                        previous: previous.path.clone(),
+                    });
                 }
                 let (size, base_size) = (header.volume_size, previous.header.volume_size);
                 if size < base_size {

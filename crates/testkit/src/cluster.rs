@@ -90,14 +90,17 @@ impl TestCluster {
     /// Credentials of an upstream sidecar (`provisioner`, `attacher`, `resizer`, `health-monitor`), limited to the
     /// rules in `test/rbac`. Its namespace is `wharf-rbac`.
     pub fn sidecar_kubeconfig(&self, sidecar: &str) -> PathBuf {
-        let rules = fs::read_to_string(format!("{RBAC}/{sidecar}.yaml")).expect("failed to read the RBAC rules");
+        let rules =
+            fs::read_to_string(format!("{RBAC}/{sidecar}.yaml")).expect("failed to read the RBAC rules");
         self.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: wharf-rbac}\n");
         self.apply(&rules);
         let account = format!("csi-{sidecar}");
         let token =
             self.kubectl(&["create", "token", &account, "--namespace", "wharf-rbac", "--duration=10h"]);
-        let admin = fs::read_to_string(self.kubeconfig()).expect("failed to read the administrator's kubeconfig");
-        let server = admin.lines().find(|line| line.starts_with("clusters:")).expect("the kubeconfig has no clusters");
+        let admin =
+            fs::read_to_string(self.kubeconfig()).expect("failed to read the administrator's kubeconfig");
+        let server =
+            admin.lines().find(|line| line.starts_with("clusters:")).expect("the kubeconfig has no clusters");
         let file = self.run.join(format!("kubeconfig-{sidecar}"));
         let text = format!(
             "apiVersion: v1\nkind: Config\n{server}\nusers: [{{name: it, user: {{token: {}}}}}]\n\
@@ -198,7 +201,8 @@ impl TestCluster {
     }
 
     fn try_script(&self, args: &[&str]) -> Result<String, String> {
-        let output = Command::new(SCRIPT).args(args).env("RUN", &self.run).output().expect("failed to run cluster.sh");
+        let output =
+            Command::new(SCRIPT).args(args).env("RUN", &self.run).output().expect("failed to run cluster.sh");
         stdout_or_error(&format!("cluster.sh {}", args.join(" ")), &output)
     }
 }

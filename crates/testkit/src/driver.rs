@@ -124,8 +124,11 @@ impl Drop for TestDriver {
 }
 
 fn spawn(program: &Path, pool: &Path, work: &Path, options: &DriverOptions) -> Child {
-    let log =
-        File::options().create(true).append(true).open(work.join("driver.log")).expect("failed to open the log");
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(work.join("driver.log"))
+        .expect("failed to open the log");
     let mut command = Command::new(program);
     command.arg(work.join("csi.sock")).arg(pool).arg(work.join("trace"));
     if let Some(crash_after) = options.crash_after {
@@ -137,5 +140,10 @@ fn spawn(program: &Path, pool: &Path, work: &Path, options: &DriverOptions) -> C
     if options.slow_copies {
         command.env("SLOW_COPIES", "1");
     }
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("failed to start the driver")
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .expect("failed to start the driver")
 }

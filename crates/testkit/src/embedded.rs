@@ -39,13 +39,17 @@ impl EmbeddedServer {
         let address = free_address();
         let args = ["apiserver", "--data-dir", &data, "--listen", &address, "--kubeconfig-out", &out];
         let process = ChildProcess::start(program, &args, &dir.path().join("log"));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("failed to start a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("failed to start a runtime");
         let mut server = Self { process, kubeconfig, sidecar, dir, runtime };
         server.wait_until_ready();
         let (url, out) = (format!("https://{address}"), server.sidecar.display().to_string());
         let args =
             ["apiserver", "kubeconfig", "--data-dir", &data, "--identity", "sidecar", "--server", &url];
-        let written = Command::new(program).args(args).args(["--out", &out]).status().expect("failed to start wharf");
+        let written =
+            Command::new(program).args(args).args(["--out", &out]).status().expect("failed to start wharf");
         assert!(written.success(), "wharf apiserver kubeconfig failed for the identity sidecar");
         server
     }

@@ -49,8 +49,9 @@ impl Orchestrator {
     /// Starts a driver on `pool`; sockets, staging and target paths lie in `work`.
     pub fn start(program: &Path, pool: &Path, work: &Path, options: &DriverOptions) -> Self {
         let driver = TestDriver::start(program, pool, work, options);
-        let endpoint: Endpoint =
-            format!("unix://{}", driver.socket().display()).parse().expect("the socket path is a valid endpoint");
+        let endpoint: Endpoint = format!("unix://{}", driver.socket().display())
+            .parse()
+            .expect("the socket path is a valid endpoint");
         let client = Client::new(&endpoint).with_deadline(Duration::from_secs(60));
         let restart_with = DriverOptions { crash_after: None, ..options.clone() };
         Self { driver, restart_with, crashes: 0, client, work: work.to_owned() }
@@ -211,7 +212,8 @@ impl Orchestrator {
     /// NodePublishVolume, read-only or not; returns the target path.
     pub async fn publish_as(&mut self, id: &str, fs_type: &str, pod: &str, readonly: bool) -> PathBuf {
         let target = self.target_path(id, pod);
-        std::fs::create_dir_all(target.parent().expect("the path has a parent")).expect("failed to create the pod's directory");
+        std::fs::create_dir_all(target.parent().expect("the path has a parent"))
+            .expect("failed to create the pod's directory");
         let request = NodePublishVolumeRequest {
             volume_id: id.to_owned(),
             staging_target_path: self.staging_path(id).display().to_string(),

@@ -24,7 +24,10 @@ pub struct TestPool {
 impl TestPool {
     /// Creates and mounts a file system of `size` bytes.
     pub fn new(fs: FsType, size: u64) -> Self {
-        let dir = tempfile::Builder::new().prefix("wharf-pool-").tempdir().expect("failed to create a temporary directory");
+        let dir = tempfile::Builder::new()
+            .prefix("wharf-pool-")
+            .tempdir()
+            .expect("failed to create a temporary directory");
         let image = dir.path().join("disk");
         File::create(&image).and_then(|file| file.set_len(size)).expect("failed to create a sparse image");
         let mount_point = dir.path().join("pool");
@@ -62,7 +65,8 @@ impl TestPool {
     /// Makes an ext4 pool reject writes, as it does after a disk error.
     pub fn break_ext4(&self) {
         let remount = ["-o", "remount,errors=remount-ro"];
-        let status = Command::new("mount").args(remount).arg(&self.mount_point).status().expect("failed to run mount");
+        let status =
+            Command::new("mount").args(remount).arg(&self.mount_point).status().expect("failed to run mount");
         assert!(status.success(), "mount {remount:?}");
         let name = self.device.file_name().expect("the device path has a file name");
         let trigger = Path::new("/sys/fs/ext4").join(name).join("trigger_fs_error");
@@ -77,7 +81,8 @@ impl TestPool {
             Linux::new().loop_detach(&volume.path).expect("failed to detach a volume's loop device");
         }
         Linux::new().unmount(&self.mount_point).expect("failed to unmount the pool");
-        let repaired = Command::new("e2fsck").arg("-fy").arg(&self.device).output().expect("failed to run e2fsck");
+        let repaired =
+            Command::new("e2fsck").arg("-fy").arg(&self.device).output().expect("failed to run e2fsck");
         // 1: errors were corrected.
         assert!(repaired.status.code().is_some_and(|code| code <= 1), "{repaired:?}");
         let source = self.device.display().to_string();

@@ -160,9 +160,9 @@ pub fn built_program(program: &str) -> PathBuf {
 /// The path of an upstream program, in the version that `test/upstream` pins: `csi-provisioner`, `csi-resizer`,
 /// `hostpathplugin`.
 pub fn upstream_program(program: &str) -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).unwrap_or_else(|| {
-        PathBuf::from(std::env::var_os("HOME").expect("HOME is not set")).join(".cache")
-    });
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").expect("HOME is not set")).join(".cache"));
     let file = cache.join("wharf/upstream").join(program);
     assert!(file.exists(), "{} is missing: run test/upstream/build.sh", file.display());
     file

@@ -137,20 +137,24 @@ impl ScriptedDriver {
     /// Adds a volume to the backend, as a storage administrator would.
     pub fn add_volume(&self, id: &str) {
         let state = self.dir.join("state");
-        fs::create_dir_all(state.join("data").join(id)).expect("failed to create the volume's data directory");
+        fs::create_dir_all(state.join("data").join(id))
+            .expect("failed to create the volume's data directory");
         let record = serde_json::json!({
             "id": id, "bytes": 1 << 30, "request": "", "mutable": {}, "published": {}, "mounted": {},
         });
-        fs::write(state.join("volumes").join(id), record.to_string()).expect("failed to write the volume's record");
+        fs::write(state.join("volumes").join(id), record.to_string())
+            .expect("failed to write the volume's record");
     }
 
     /// Adds a snapshot of a volume to the backend, as a storage administrator would.
     pub fn add_snapshot(&self, id: &str, volume: &str) {
         let state = self.dir.join("state");
-        fs::create_dir_all(state.join("data").join(id)).expect("failed to create the snapshot's data directory");
+        fs::create_dir_all(state.join("data").join(id))
+            .expect("failed to create the snapshot's data directory");
         let record =
             serde_json::json!({"id": id, "volume": volume, "bytes": 1 << 30, "seconds": 1_700_000_000});
-        fs::write(state.join("snapshots").join(id), record.to_string()).expect("failed to write the snapshot's record");
+        fs::write(state.join("snapshots").join(id), record.to_string())
+            .expect("failed to write the snapshot's record");
     }
 
     /// The volumes of the backend.

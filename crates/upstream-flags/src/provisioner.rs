@@ -83,7 +83,8 @@ pub(super) fn configure(parsed: &mut ParsedFlags, environment: &Environment) -> 
     config.topology = !disabled.contains(&"Topology");
     let default = Settings::default();
     let prefix = parsed.text("volume-name-prefix").map_or(default.naming.prefix, str::to_owned);
-    let uuid_length = parsed.number("volume-name-uuid-length").and_then(|length| usize::try_from(length).ok());
+    let uuid_length =
+        parsed.number("volume-name-uuid-length").and_then(|length| usize::try_from(length).ok());
     config.provisioner = Settings {
         worker_options: common::worker_options(parsed, default.worker_options, "worker-threads")?,
         naming: VolumeNaming { prefix, uuid_length },

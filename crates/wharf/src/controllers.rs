@@ -195,8 +195,9 @@ pub(crate) async fn run(args: ControllersArgs) -> anyhow::Result<()> {
         Leadership::start(&cluster, options)
     });
     let gate = Gate::new(leadership.clone(), stop.clone());
-    let selected = controllers
-        .unwrap_or_else(|| Controller::ALL.into_iter().filter(|controller| *controller != Controller::Scheduler).collect());
+    let selected = controllers.unwrap_or_else(|| {
+        Controller::ALL.into_iter().filter(|controller| *controller != Controller::Scheduler).collect()
+    });
     let mut running = JoinSet::new();
     for controller in selected {
         tracing::info!(controller = controller.name(), "starting controller");

@@ -218,5 +218,8 @@ fn node_id_annotation_keeps_entries_of_other_drivers() {
     let expected = json!(r#"{"local.csi.wharf.dev":"id-1","other":"x"}"#);
     node.server.wait_for("annotation is written", |objects| (annotation(objects) == expected).then_some(()));
     assert_eq!(registrar.stop("-INT"), Some(0));
-    assert_eq!(annotation(&node.server.objects.lock().expect("the lock is not poisoned")), json!(r#"{"other":"x"}"#));
+    assert_eq!(
+        annotation(&node.server.objects.lock().expect("the lock is not poisoned")),
+        json!(r#"{"other":"x"}"#)
+    );
 }

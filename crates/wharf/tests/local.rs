@@ -122,7 +122,8 @@ fn pool_is_served_inspected_and_purged() {
     assert!(!driver.socket().exists(), "the socket was not removed");
     assert_eq!(json(driver.local(&["local", "purge"]))["removed"], Value::Array(vec![]));
     // A missing image is an error, which the exit status reports, too.
-    std::fs::remove_file(driver.dir.path().join("pool/volumes").join(&id).join("image")).expect("failed to remove");
+    std::fs::remove_file(driver.dir.path().join("pool/volumes").join(&id).join("image"))
+        .expect("failed to remove");
     let check = driver.local(&["local", "check"]);
     assert_eq!(check.status.code(), Some(1));
     let found: Value = serde_json::from_slice(&check.stdout).expect("JSON on stdout");

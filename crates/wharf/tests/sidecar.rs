@@ -460,7 +460,10 @@ fn upstream_program_names_and_flags_are_accepted() {
     assert_eq!(probe.stop(), Some(0));
 
     let mode = ["--kubelet-registration-path=/k", "--mode=kubelet-registration-probe"];
-    assert_eq!(called("node-driver-registrar", &mode).child.wait().expect("failed to wait for the process").code(), Some(0));
+    assert_eq!(
+        called("node-driver-registrar", &mode).child.wait().expect("failed to wait for the process").code(),
+        Some(0)
+    );
     std::fs::remove_file(node.path("livenessprobe")).expect("failed to remove the link");
     let mut invalid = called("livenessprobe", &["--nonsense=1"]);
     assert_eq!(invalid.child.wait().expect("failed to wait for the process").code(), Some(2));

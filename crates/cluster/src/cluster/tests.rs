@@ -169,7 +169,7 @@ async fn cluster_with_another_user_shares_the_stores() {
 
 /// A caller that needs full views gets them even in a process that uses slim views by default.
 #[tokio::test(start_paused = true)]
-async fn slim_stores_need_both_process_and_caller_to_ask_for_them() {
+async fn store_is_slim_only_if_process_and_caller_allow_it() {
     let slim = || WatchOptions { view: View::Slim, ..WatchOptions::default() };
     let view_of = |cluster: &Cluster, options| cluster.store::<wharf_model::Pod>(options).view();
     let (full, _) = scripted(Vec::new());
@@ -177,7 +177,10 @@ async fn slim_stores_need_both_process_and_caller_to_ask_for_them() {
     assert_eq!(full.inner.watches.stores.lock().unwrap().len(), 1);
     let (sidecar, _) = scripted(Vec::new());
     let sidecar = sidecar.with_slim_views();
-    assert_eq!((view_of(&sidecar, slim()), view_of(&sidecar, WatchOptions::default())), (View::Slim, View::Full));
+    assert_eq!(
+        (view_of(&sidecar, slim()), view_of(&sidecar, WatchOptions::default())),
+        (View::Slim, View::Full)
+    );
 }
 
 /// A connection can break without notice, for example when the server's address moves to another machine.

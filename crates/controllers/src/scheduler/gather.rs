@@ -12,9 +12,7 @@ use wharf_model::{
 use super::assume::{self, AssumeCache};
 use super::requests::{self, Requests};
 use super::view::{CountedVolume, InFlight, NodeInfo, Rules, View, counted_volume};
-use super::{
-    AVAILABLE_VOLUMES_BY_CLASS, CAPACITIES_BY_CLASS, PROVISIONING_CLAIMS_BY_CLASS, Scheduler,
-};
+use super::{AVAILABLE_VOLUMES_BY_CLASS, CAPACITIES_BY_CLASS, PROVISIONING_CLAIMS_BY_CLASS, Scheduler};
 
 impl Scheduler {
     /// The inputs for scheduling a pod.
@@ -48,7 +46,10 @@ impl Scheduler {
             candidates: self.candidates(&claims, assumed),
             claims_in_use: self.claims_in_use(pod, &claims, assumed),
             in_flight: self.in_flight(pod, &classes, assumed),
-            capacities: classes.keys().flat_map(|class| self.capacities.by_index(CAPACITIES_BY_CLASS, class)).collect(),
+            capacities: classes
+                .keys()
+                .flat_map(|class| self.capacities.by_index(CAPACITIES_BY_CLASS, class))
+                .collect(),
             nodes: nodes
                 .into_iter()
                 .map(|node| self.node_info(pod, node, assumed_volumes, assumed))
@@ -92,7 +93,8 @@ impl Scheduler {
         unbound
             .map(|(name, claim)| {
                 let reserved = self.volumes.find(&VOLUMES_BY_CLAIM, &claim.metadata.key().to_string());
-                let available = self.volumes.by_index(AVAILABLE_VOLUMES_BY_CLASS, matching::class_or_empty(claim));
+                let available =
+                    self.volumes.by_index(AVAILABLE_VOLUMES_BY_CLASS, matching::class_or_empty(claim));
                 (name.clone(), reserved.into_iter().chain(available).map(with_assumption).collect())
             })
             .collect()

@@ -130,10 +130,10 @@ mod tests {
         assert!(matches!(CreateError::from(fault(EIO)), CreateError::Backend(BackendError::Internal(_))));
         assert!(matches!(DeleteError::from(fault(ENOSPC)), DeleteError::Backend(_)));
         assert!(fault(EBUSY).is_busy());
-        let said = CreateError::from(fault(ENOSPC)).to_string();
+        let message = CreateError::from(fault(ENOSPC)).to_string();
         assert!(
-            said.contains("vol-1") && said.contains("reserve its blocks") && said.contains("delete"),
-            "{said}"
+            message.contains("vol-1") && message.contains("reserve its blocks") && message.contains("delete"),
+            "{message}"
         );
     }
 }

@@ -147,7 +147,11 @@ mod cluster {
                 objects[index] = theirs.1.clone();
             }
             let differences = normalize::difference(&lines(theirs), &lines(ours));
-            assert!(differences.is_empty(), "patch {number}, {request}: {patch}\n  {}", differences.join("\n  "));
+            assert!(
+                differences.is_empty(),
+                "patch {number}, {request}: {patch}\n  {}",
+                differences.join("\n  ")
+            );
         }
         println!("conformance: strategic patches: {PATCHES} sent, {applied} applied");
         // Most patches must be applied, or little would be compared. Some must be rejected, to compare errors.
@@ -174,7 +178,8 @@ fn patch(rng: &mut SeededRng, fields: &[PatchField], object: &Value) -> Value {
         if rng.below(3) > 0 {
             continue;
         }
-        let (StringMap(pointer) | MergedByKey(pointer, ..) | MergedStrings(pointer) | ReplacedList(pointer)) = patch_field;
+        let (StringMap(pointer) | MergedByKey(pointer, ..) | MergedStrings(pointer) | ReplacedList(pointer)) =
+            patch_field;
         let (parent, field) = pointer.rsplit_once('/').unwrap();
         let current = object.pointer(pointer).unwrap_or(&Value::Null);
         let parent = parent.split('/').skip(1).fold(&mut patch, |inner, part| {

@@ -30,7 +30,8 @@ fn reboot_restarts_pods_with_their_data() {
     machine.wait_until("the pod is restarted", |machine| {
         let pod = machine.get("pod/always").ok_or("the pod does not exist")?;
         let status = &pod["status"]["containerStatuses"][0];
-        let restarted = status["restartCount"].as_u64() >= Some(1) && status["state"].get("running").is_some();
+        let restarted =
+            status["restartCount"].as_u64() >= Some(1) && status["state"].get("running").is_some();
         if restarted { Ok(()) } else { Err(format!("{:#}", pod["status"])) }
     });
     machine.wait_until_gone("pod/deleting");

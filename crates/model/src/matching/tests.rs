@@ -44,8 +44,8 @@ fn chosen(
 ) -> Option<String> {
     let found = find_matching_volume(claim, volumes, match_for).map(|volume| volume.metadata.name.clone());
     // The order of the volumes does not matter.
-    let turned =
-        find_matching_volume(claim, volumes.iter().rev(), match_for).map(|volume| volume.metadata.name.clone());
+    let turned = find_matching_volume(claim, volumes.iter().rev(), match_for)
+        .map(|volume| volume.metadata.name.clone());
     assert_eq!(found, turned);
     found
 }

@@ -100,7 +100,13 @@ impl Manager {
         match outcome {
             Ok(()) => {
                 let Volume { driver, handle, .. } = &inputs.volume;
-                tracing::debug!(driver, volume_handle = handle, pod_uid = pod, ?operation, "completed volume operation");
+                tracing::debug!(
+                    driver,
+                    volume_handle = handle,
+                    pod_uid = pod,
+                    ?operation,
+                    "completed volume operation"
+                );
                 self.change(unique, |volume| {
                     volume.failures.remove(&(operation, pod.to_owned()));
                 });

@@ -186,7 +186,10 @@ mod tests {
             let change = change(Some(attachment(old.clone())), Some(attachment(new.clone())));
             let wakeup = by_attachment(&change, &config());
             assert_eq!(wakeup.is_some(), expected, "{old} {new}");
-            assert!(wakeup.is_none_or(|wakeup| wakeup.end_backoff_of.as_deref() == Some("a")), "the backoff ends");
+            assert!(
+                wakeup.is_none_or(|wakeup| wakeup.end_backoff_of.as_deref() == Some("a")),
+                "the backoff ends"
+            );
         }
     }
 

@@ -63,9 +63,9 @@ async fn incremental_backup_restores_bit_by_bit() {
     // Only a token with the right audience, of an account that may read snapshots in the namespace, is accepted.
     let for_another = server.token("backup", Some("another"));
     let stranger = server.token("stranger", Some(AUDIENCE));
-    for (token, said) in [(&for_another, "Unauthenticated"), (&stranger, "PermissionDenied")] {
+    for (token, code) in [(&for_another, "Unauthenticated"), (&stranger, "PermissionDenied")] {
         let refused = backup("monday", &monday, &restored[0].1, None, token).unwrap_err();
-        assert!(refused.contains(said), "{refused}");
+        assert!(refused.contains(code), "{refused}");
     }
     let unready = backup("friday", "snap-x", &restored[0].1, None, &mine).unwrap_err();
     assert!(unready.contains("Unavailable") && unready.contains("failed to get VolumeSnapshot"), "{unready}");

@@ -135,8 +135,8 @@ async fn faults_affect_one_request() {
             "{what:?}"
         );
         assert_eq!(logged.faulted, !matches!(what, FaultEffect::LatencyMs(_)), "{what:?}");
-        let there = fake.state().volumes.values().any(|volume| volume.name == name);
-        assert_eq!(there, effect, "{what:?}");
+        let exists = fake.state().volumes.values().any(|volume| volume.name == name);
+        assert_eq!(exists, effect, "{what:?}");
         // The fault applied to one request only.
         let again = client.post("/v2/volumes", volume(&name)).await.status;
         assert_eq!(again, if effect { 409 } else { 201 }, "{what:?}");

@@ -179,8 +179,8 @@ fn request(host: &str, port: u16, path: &str, headers: &[HttpHeader]) -> String 
         ("User-Agent", "kube-probe/1.34".to_owned()),
         ("Accept", "*/*".to_owned()),
     ];
-    let said = |name: &str| headers.iter().any(|header| header.name.eq_ignore_ascii_case(name));
-    for (name, value) in own.iter().filter(|(name, _)| !said(name)) {
+    let is_set = |name: &str| headers.iter().any(|header| header.name.eq_ignore_ascii_case(name));
+    for (name, value) in own.iter().filter(|(name, _)| !is_set(name)) {
         // Writing to a String cannot fail.
         let _ = write!(text, "{name}: {value}\r\n");
     }

@@ -66,7 +66,10 @@ fn listing_completes_only_waiters_whose_volume_reached_its_goal() {
     let detaching = Waiter { volume: "v9".into(), goal: Goal::Detached(1), action: 1, since: now };
     let ticket = waiters.add(detaching, now, 0.0);
     assert!(waiters.urgent());
-    assert!(waiters.listed(vec![], now + seconds(1)).is_empty(), "a volume that is not listed must not count as detached");
+    assert!(
+        waiters.listed(vec![], now + seconds(1)).is_empty(),
+        "a volume that is not listed must not count as detached"
+    );
     let outcomes = waiters.listed(vec![volume(9, &[])], now + seconds(1));
     assert_eq!(outcomes, [(ticket, Outcome::Reached(volume(9, &[])))]);
 }
