@@ -26,7 +26,7 @@ fn resident_kib() -> usize {
 
 /// Writes all keys of a range once, with that many concurrent writers.
 async fn writes(store: &Store, writers: usize, keys: Range<usize>) -> String {
-    let began = Instant::now();
+    let started = Instant::now();
     let tasks: Vec<_> = (0..writers)
         .map(|writer| {
             let (store, mine) = (store.clone(), keys.clone().skip(writer).step_by(writers));
@@ -45,13 +45,13 @@ async fn writes(store: &Store, writers: usize, keys: Range<usize>) -> String {
     for task in tasks {
         task.await.unwrap();
     }
-    format!("{writers} writers: {:.0}/s", keys.len() as f64 / began.elapsed().as_secs_f64())
+    format!("{writers} writers: {:.0}/s", keys.len() as f64 / started.elapsed().as_secs_f64())
 }
 
 fn ready(directory: &Path, what: &str) -> Store {
-    let began = Instant::now();
+    let started = Instant::now();
     let store = Store::open(directory, Options::default()).unwrap();
-    println!("{what}: ready in {:?}", began.elapsed());
+    println!("{what}: ready in {:?}", started.elapsed());
     store
 }
 
@@ -72,9 +72,9 @@ fn figures() {
     println!("updates, {}", runtime.block_on(writes(&store, 1, 0..1000)));
     println!("updates, {}", runtime.block_on(writes(&store, 64, 0..OBJECTS)));
     println!("RSS after updates: {} KiB; {:?}", resident_kib(), store.stats());
-    let began = Instant::now();
+    let started = Instant::now();
     let page = store.list("/persistentvolumes/", None, None, 0).unwrap();
-    println!("list of {}: {:?}", page.entries.len(), began.elapsed());
+    println!("list of {}: {:?}", page.entries.len(), started.elapsed());
     drop((page, store));
     let file = directory.path().join("store.redb");
     println!("file: {} KiB", file.metadata().unwrap().len() >> 10);

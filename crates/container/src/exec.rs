@@ -63,8 +63,8 @@ impl ExecSession {
             return Err(ExecError::NotRunning(id.clone()));
         }
         let machine = |error: io::Error| ExecError::Machine { id: id.clone(), reason: error.to_string() };
-        let begun = tokio::time::timeout(START, Self::begin(runtime, id, spec)).await;
-        let (mut session, reply) = begun
+        let started = tokio::time::timeout(START, Self::begin(runtime, id, spec)).await;
+        let (mut session, reply) = started
             .map_err(|_| {
                 machine(io::Error::new(io::ErrorKind::TimedOut, "timed out waiting for the program to start"))
             })?

@@ -245,8 +245,8 @@ async fn snapshot_in_deletion_waits_for_group_and_restores() {
             "kind": VolumeGroupSnapshot::API.kind, "uid": owner}]);
         let metadata = json!({"name": name, "namespace": "default", "ownerReferences": owners,
             "finalizers": [names::BOUND_PROTECTION]});
-        let made = world.make::<VolumeSnapshot>(json!({"metadata": metadata, "spec": source})).await;
-        let uid = made["metadata"]["uid"].as_str().unwrap();
+        let created = world.make::<VolumeSnapshot>(json!({"metadata": metadata, "spec": source})).await;
+        let uid = created["metadata"]["uid"].as_str().unwrap();
         let spec = json!({"driver": "d.test", "deletionPolicy": "Delete", "source": {"volumeHandle": "h"},
             "volumeSnapshotRef": {"namespace": "default", "name": name, "uid": uid}});
         // Snapshot and content of a member have the same suffix.

@@ -144,7 +144,7 @@ impl Monitor {
         };
         let mut failures = 0;
         loop {
-            let began = Instant::now();
+            let started = Instant::now();
             self.load_history().await;
             let volumes = self.monitored_volumes();
             let result = match self.source.is_list() {
@@ -158,9 +158,9 @@ impl Monitor {
             };
             failures = 0;
             self.history.retain(&claims);
-            self.metrics.record_pass(self.context.driver.name(), &states, began.elapsed());
-            tracing::debug!(volumes = volumes.len(), ?states, duration = ?began.elapsed(), "checked all volumes");
-            sleep_until(began + every).await;
+            self.metrics.record_pass(self.context.driver.name(), &states, started.elapsed());
+            tracing::debug!(volumes = volumes.len(), ?states, duration = ?started.elapsed(), "checked all volumes");
+            sleep_until(started + every).await;
         }
     }
 

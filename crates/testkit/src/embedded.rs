@@ -77,10 +77,10 @@ impl EmbeddedServer {
     /// Kills the server with SIGKILL and restarts it. Returns the time from the start until it is ready.
     pub fn restart(&mut self) -> Duration {
         self.process.kill();
-        let began = Instant::now();
+        let started = Instant::now();
         self.process.restart();
         self.wait_until_ready();
-        began.elapsed()
+        started.elapsed()
     }
 
     /// Waits until `/readyz` succeeds.

@@ -271,9 +271,9 @@ async fn unserved_kind_is_empty_until_it_is_served() {
         (store.is_synced(), store.wait_settled().await, store.len()),
         (false, SyncState::NotServed, 0)
     );
-    let began = tokio::time::Instant::now();
+    let started = tokio::time::Instant::now();
     eventually("the kind is served", || store.is_synced()).await;
-    assert_eq!((began.elapsed().as_secs(), store.len()), (60, 1));
+    assert_eq!((started.elapsed().as_secs(), store.len()), (60, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -328,9 +328,9 @@ async fn only_not_found_for_the_object_means_that_it_is_absent() {
         (error.reason(), error.to_string()),
         ("AlreadyExists", "POST Thing ns/a: AlreadyExists of a".into())
     );
-    let began = tokio::time::Instant::now();
+    let started = tokio::time::Instant::now();
     assert_eq!(cluster.get::<Thing>(&key("a")).await.unwrap_err().reason(), "Unavailable");
-    assert_eq!(began.elapsed().as_secs(), 30);
+    assert_eq!(started.elapsed().as_secs(), 30);
     let error = cluster.get::<Thing>(&key("a")).await.unwrap_err();
     let expected = "GET Thing ns/a: failed to decode the response at line 1 column 2 (HTTP 200)";
     assert_eq!(error.to_string(), expected);

@@ -58,18 +58,18 @@ async fn repetitions_are_counted_on_one_object() {
 async fn unresponsive_server_drops_events_without_blocking() {
     let cluster = cluster(|_| Reply::Never);
     let events = EventRecorder::start(&cluster, "driver_x", "pod-0");
-    let began = Instant::now();
+    let started = Instant::now();
     for number in 0..5000 {
         events.record(event("a", &number.to_string()));
     }
-    assert_eq!(began.elapsed(), Duration::ZERO);
+    assert_eq!(started.elapsed(), Duration::ZERO);
     let mut registry = prometheus_client::registry::Registry::default();
     cluster.metrics().register(&mut registry);
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
     assert!(text.contains("wharf_events_total{outcome=\"dropped\"} 3976"), "{text}");
     events.flush(Duration::from_secs(1)).await;
-    assert_eq!(began.elapsed().as_secs(), 1);
+    assert_eq!(started.elapsed().as_secs(), 1);
 }
 
 #[tokio::test(start_paused = true)]

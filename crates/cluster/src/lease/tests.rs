@@ -48,11 +48,11 @@ async fn second_candidate_takes_over_immediately_after_a_release() {
     assert_eq!(server.spec()["holderIdentity"], "one");
     assert_eq!(server.spec()["leaseTransitions"], 0);
 
-    let began = Instant::now();
+    let started = Instant::now();
     one.release(5 * SECOND).await;
     assert!(!one.is_leader());
     two.wait_acquired().await;
-    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+    assert!(started.elapsed() < SECOND, "{:?}", started.elapsed());
     assert_eq!(server.spec()["holderIdentity"], "two");
     assert_eq!(server.spec()["leaseTransitions"], 1);
     assert!(
@@ -144,9 +144,9 @@ async fn restart_under_the_same_identity_resumes_immediately() {
     tokio::time::sleep(SECOND).await;
     assert_eq!(server.spec()["holderIdentity"], "one", "a dropped lease is not released");
     let (again, _) = server.cluster();
-    let began = Instant::now();
+    let started = Instant::now();
     Leadership::start(&again, options("one")).wait_acquired().await;
-    assert!(began.elapsed() < SECOND);
+    assert!(started.elapsed() < SECOND);
 }
 
 #[tokio::test(start_paused = true)]

@@ -39,7 +39,7 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     // A separate token has its own rate limit.
     let client = Client::new(ClientOptions::new(fake.url(), Token::fixed("to-attach-them")?))?;
     let attachments = Attachments::new(client.clone(), REGION, PollingOptions::default());
-    let began = Instant::now();
+    let started = Instant::now();
     let attach = |(id, droplet): (String, u64)| {
         let (client, attachments) = (client.clone(), attachments.clone());
         tokio::spawn(async move {
@@ -58,7 +58,7 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
             failed += 1;
         }
     }
-    let took = began.elapsed();
+    let took = started.elapsed();
     let requests = fake.requests();
     let refused = requests.iter().filter(|request| request.status.is_none_or(|code| code >= 400)).count();
     let minute = requests

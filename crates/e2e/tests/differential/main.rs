@@ -64,7 +64,7 @@ fn differential(chosen: impl Fn(&Scenario) -> bool, all: bool) {
     let scenarios: Vec<Scenario> =
         scenarios().into_iter().filter(|it| chosen(it) && it.name.contains(&only)).collect();
     assert!(!scenarios.is_empty(), "no scenario name contains {only:?}");
-    let (began, total) = (Instant::now(), scenarios.len());
+    let (started, total) = (Instant::now(), scenarios.len());
     let allowed = parse_allowed(include_str!("allowed.yaml")).unwrap();
     let mut occurred = vec![false; allowed.len()];
     let differ = differing_after_rerun("differential", scenarios, |name, scenarios| {
@@ -79,7 +79,7 @@ fn differential(chosen: impl Fn(&Scenario) -> bool, all: bool) {
         failed += 1;
     }
     let what = if all { "all" } else { "slice" };
-    println!("differential: {what} in {:.0?}: {passed} passed, {failed} failed", began.elapsed());
+    println!("differential: {what} in {:.0?}: {passed} passed, {failed} failed", started.elapsed());
     assert_eq!(failed, 0, "upstream and ours differ, see above");
 }
 
@@ -92,13 +92,13 @@ fn differing(
 ) -> BTreeSet<String> {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(what);
     let _ = std::fs::remove_dir_all(&logs);
-    let began = Instant::now();
+    let started = Instant::now();
     let cluster = TestCluster::start_with(ClusterOptions { nodes: &[], ..ClusterOptions::default() });
     let target = ApiTarget::cluster(&cluster);
     let mut results = Results::new();
     for side in [Side::Upstream, Side::Ours] {
         results.insert(side, run_all(&target, &logs, scenarios, side).unwrap());
-        println!("{side}: {} scenarios, {:.0?}", scenarios.len(), began.elapsed());
+        println!("{side}: {} scenarios, {:.0?}", scenarios.len(), started.elapsed());
     }
     drop(cluster);
     let mut differ = BTreeSet::new();

@@ -300,7 +300,7 @@ impl Workload {
             self.doomed += doomed.len();
             doomed.iter().for_each(|object| self.delete(object));
         }
-        let began = Instant::now();
+        let started = Instant::now();
         loop {
             self.env.check_processes();
             let observed = self.env.retry("list all objects", Observed::read);
@@ -309,7 +309,7 @@ impl Workload {
             if differences.is_empty() {
                 break;
             }
-            assert!(began.elapsed() < TIMEOUT, "no agreement after {TIMEOUT:?}: {differences:#?}");
+            assert!(started.elapsed() < TIMEOUT, "no agreement after {TIMEOUT:?}: {differences:#?}");
             sleep(Duration::from_millis(500));
         }
         self.env.driver.assert_no_violation();
@@ -319,7 +319,7 @@ impl Workload {
             claims.len(),
             snapshots.len(),
             groups.len(),
-            began.elapsed()
+            started.elapsed()
         );
     }
 

@@ -60,11 +60,11 @@ fn compare(what: &str, accesses: &[ApiAccess], chosen: impl Fn(&Scenario) -> boo
     let all = FILES.iter().flat_map(|file| load(file).unwrap());
     let scenarios: Vec<Scenario> = all.filter(|it| chosen(it) && it.name.contains(&only)).collect();
     assert!(!scenarios.is_empty(), "no scenario name contains {only:?}");
-    let (began, total) = (Instant::now(), scenarios.len());
+    let (started, total) = (Instant::now(), scenarios.len());
     let differ =
         differing_after_rerun(what, scenarios, |what, scenarios| differing(what, accesses, scenarios));
     let (passed, failed) = (total - differ.len(), differ.len());
-    println!("three-accesses: {what} in {:.0?}: {passed} passed, {failed} failed", began.elapsed());
+    println!("three-accesses: {what} in {:.0?}: {passed} passed, {failed} failed", started.elapsed());
     assert_eq!(failed, 0, "outcomes on the APIs differ, see above");
 }
 
@@ -72,12 +72,12 @@ fn compare(what: &str, accesses: &[ApiAccess], chosen: impl Fn(&Scenario) -> boo
 fn differing(what: &str, accesses: &[ApiAccess], scenarios: &[Scenario]) -> BTreeSet<String> {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("three-accesses-{what}"));
     let _ = std::fs::remove_dir_all(&logs);
-    let began = Instant::now();
+    let started = Instant::now();
     let mut results: Vec<(ApiAccess, PathBuf, Outcomes)> = Vec::new();
     for &access in accesses {
         let logs = logs.join(format!("{access:?}").to_lowercase());
         results.push((access, logs.clone(), run(access, &logs, scenarios)));
-        println!("{access:?}: {} scenarios, {:.0?}", scenarios.len(), began.elapsed());
+        println!("{access:?}: {} scenarios, {:.0?}", scenarios.len(), started.elapsed());
     }
     let mut differ = BTreeSet::new();
     for (number, scenario) in scenarios.iter().enumerate() {

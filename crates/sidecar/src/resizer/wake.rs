@@ -149,8 +149,8 @@ mod tests {
         with_condition["status"]["conditions"] = json!([{"type": "ControllerResizeError", "status": "True"}]);
         let mut labelled = expanding();
         labelled["metadata"]["labels"] = json!({"a": "b"});
-        let mut begun = expanding();
-        begun["status"]["allocatedResourceStatuses"] = json!({"storage": "NodeResizeInfeasible"});
+        let mut started = expanding();
+        started["status"]["allocatedResourceStatuses"] = json!({"storage": "NodeResizeInfeasible"});
         let mut gold = content();
         gold["spec"]["volumeAttributesClassName"] = json!("gold");
         let mut unbound = expanding();
@@ -169,7 +169,7 @@ mod tests {
             (Some(expanding()), Some(claim("10Gi", json!({"capacity": {"storage": "10Gi"}}))), false, true),
             (Some(expanding()), Some(with_condition), true, false),
             (Some(expanding()), Some(labelled), true, false),
-            (Some(expanding()), Some(begun), false, true),
+            (Some(expanding()), Some(started), false, true),
             (Some(expanding()), Some(migrated), false, true),
             (Some(content()), Some(gold.clone()), false, true),
             (None, Some(gold), false, true),

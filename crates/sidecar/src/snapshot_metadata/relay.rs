@@ -36,24 +36,28 @@ impl StreamLimiter {
     }
 
     /// Waits for a permit. Only authorized callers may wait here, or others could block them.
-    pub(super) async fn acquire(&self, method: &'static str, began: Instant) -> Result<StreamPermit, Status> {
-        let waited = timeout(self.remaining(began), Arc::clone(&self.slots).acquire_owned()).await;
+    pub(super) async fn acquire(
+        &self,
+        method: &'static str,
+        started: Instant,
+    ) -> Result<StreamPermit, Status> {
+        let waited = timeout(self.remaining(started), Arc::clone(&self.slots).acquire_owned()).await;
         match waited {
-            Ok(Ok(slot)) => Ok(StreamPermit { slot, method, began, limiter: self.clone() }),
+            Ok(Ok(slot)) => Ok(StreamPermit { slot, method, started, limiter: self.clone() }),
             Ok(Err(_)) | Err(_) => {
                 let status = Status::resource_exhausted("too many streams are in progress: retry later");
-                self.count(method, status.code(), began);
+                self.count(method, status.code(), started);
                 Err(status)
             }
         }
     }
 
-    fn remaining(&self, began: Instant) -> Duration {
-        self.max_duration.saturating_sub(began.elapsed())
+    fn remaining(&self, started: Instant) -> Duration {
+        self.max_duration.saturating_sub(started.elapsed())
     }
 
-    fn count(&self, method: &str, code: Code, began: Instant) {
-        self.metrics.record_call(&format!("/csi.v1.SnapshotMetadata/{method}"), code, began.elapsed());
+    fn count(&self, method: &str, code: Code, started: Instant) {
+        self.metrics.record_call(&format!("/csi.v1.SnapshotMetadata/{method}"), code, started.elapsed());
     }
 }
 
@@ -61,7 +65,7 @@ impl StreamLimiter {
 pub(super) struct StreamPermit {
     slot: OwnedSemaphorePermit,
     method: &'static str,
-    began: Instant,
+    started: Instant,
     limiter: StreamLimiter,
 }
 
@@ -78,13 +82,13 @@ impl StreamPermit {
         M: Send + 'static,
         T: Send + 'static,
     {
-        let Self { slot, method, began, limiter } = self;
+        let Self { slot, method, started, limiter } = self;
         let redact =
             move |status: Status| Status::new(status.code(), redact(status.message(), secrets.values()));
         let mut driver = match response {
             Ok(response) => response.into_inner(),
             Err(status) => {
-                limiter.count(method, status.code(), began);
+                limiter.count(method, status.code(), started);
                 return Err(redact(status));
             }
         };
@@ -93,7 +97,7 @@ impl StreamPermit {
         // complete, and a backup would miss blocks.
         let error_slot =
             sender.clone().try_reserve_owned().map_err(|_| Status::internal("no free slot in the stream"))?;
-        let remaining = limiter.remaining(began);
+        let remaining = limiter.remaining(started);
         tokio::spawn(async move {
             let forward = async {
                 while let Some(message) = driver.next().await {
@@ -125,7 +129,7 @@ impl StreamPermit {
                 }
                 _ => {}
             }
-            limiter.count(method, code, began);
+            limiter.count(method, code, started);
             drop(slot);
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
@@ -208,8 +212,8 @@ mod tests {
     async fn waiting_for_permit_is_limited_by_stream_duration() {
         let limiter = StreamLimiter::new(1, MAX_DURATION, Metrics::new());
         let _held = limiter.acquire("GetMetadataDelta", Instant::now()).await.unwrap();
-        let began = Instant::now();
-        let refused = limiter.acquire("GetMetadataDelta", began).await.err().map(|status| status.code());
-        assert_eq!((refused, began.elapsed() >= MAX_DURATION), (Some(Code::ResourceExhausted), true));
+        let started = Instant::now();
+        let refused = limiter.acquire("GetMetadataDelta", started).await.err().map(|status| status.code());
+        assert_eq!((refused, started.elapsed() >= MAX_DURATION), (Some(Code::ResourceExhausted), true));
     }
 }

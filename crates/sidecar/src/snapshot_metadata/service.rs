@@ -45,16 +45,16 @@ impl api::snapshot_metadata_server::SnapshotMetadata for Service {
             starting_offset,
             max_results,
         } = request.into_inner();
-        let began = Instant::now();
+        let started = Instant::now();
         let request = MetadataRequest { token, namespace, snapshot, base: None };
-        let ResolvedSnapshot { handle, secrets } = self.resolve_request(request, began).await?;
+        let ResolvedSnapshot { handle, secrets } = self.resolve_request(request, started).await?;
         let driver_request = v1::GetMetadataAllocatedRequest {
             snapshot_id: handle,
             starting_offset,
             max_results,
             secrets: secrets.clone(),
         };
-        let permit = self.limiter.acquire("GetMetadataAllocated", began).await?;
+        let permit = self.limiter.acquire("GetMetadataAllocated", started).await?;
         let mut driver = self.driver.with_deadline(self.max_duration).snapshot_metadata();
         let response = driver.get_metadata_allocated(driver_request).await;
         permit.relay(response, secrets, |message: v1::GetMetadataAllocatedResponse| {
@@ -78,9 +78,9 @@ impl api::snapshot_metadata_server::SnapshotMetadata for Service {
             starting_offset,
             max_results,
         } = request.into_inner();
-        let began = Instant::now();
+        let started = Instant::now();
         let request = MetadataRequest { token, namespace, snapshot, base: Some(base_snapshot_id.clone()) };
-        let ResolvedSnapshot { handle, secrets } = self.resolve_request(request, began).await?;
+        let ResolvedSnapshot { handle, secrets } = self.resolve_request(request, started).await?;
         let driver_request = v1::GetMetadataDeltaRequest {
             base_snapshot_id,
             target_snapshot_id: handle,
@@ -88,7 +88,7 @@ impl api::snapshot_metadata_server::SnapshotMetadata for Service {
             max_results,
             secrets: secrets.clone(),
         };
-        let permit = self.limiter.acquire("GetMetadataDelta", began).await?;
+        let permit = self.limiter.acquire("GetMetadataDelta", started).await?;
         let mut driver = self.driver.with_deadline(self.max_duration).snapshot_metadata();
         let response = driver.get_metadata_delta(driver_request).await;
         permit.relay(response, secrets, |message: v1::GetMetadataDeltaResponse| {
@@ -114,7 +114,7 @@ impl Service {
     async fn resolve_request(
         &self,
         request: MetadataRequest,
-        began: Instant,
+        started: Instant,
     ) -> Result<ResolvedSnapshot, Status> {
         let found = self.resolve(request).await;
         found.map_err(|refusal| {
@@ -123,7 +123,7 @@ impl Service {
             self.metrics.record_call(
                 "/snapshotmetadata.SnapshotMetadata/refused",
                 status.code(),
-                began.elapsed(),
+                started.elapsed(),
             );
             status
         })

@@ -250,13 +250,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn idle_connection_is_closed() {
         let (mut caller, mut secure) = connection(10 * IDLE_TIMEOUT).await;
-        let began = Instant::now();
+        let started = Instant::now();
         sleep(IDLE_TIMEOUT / 2).await;
         caller.write_all(b"x").await.unwrap();
         assert_eq!(secure.read_u8().await.unwrap(), b'x');
         let error = secure.read_u8().await.unwrap_err();
         assert_eq!(
-            (error.kind(), began.elapsed() >= IDLE_TIMEOUT + IDLE_TIMEOUT / 2),
+            (error.kind(), started.elapsed() >= IDLE_TIMEOUT + IDLE_TIMEOUT / 2),
             (io::ErrorKind::TimedOut, true)
         );
     }

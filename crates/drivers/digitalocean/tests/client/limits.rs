@@ -62,14 +62,14 @@ async fn retry_after_delays_all_calls() {
         "/v2/account",
         1,
     );
-    let began = Instant::now();
+    let started = Instant::now();
     let (one, two) = tokio::join!(bench.client.account(), async {
         tokio::time::sleep(Duration::from_millis(500)).await;
         bench.client.urgent().account().await
     });
     one.unwrap();
     two.unwrap();
-    assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(started.elapsed() >= Duration::from_secs(2), "{:?}", started.elapsed());
     assert_eq!(bench.fake.requests().len(), 3);
 }
 

@@ -14,9 +14,9 @@ use super::MINUTE;
 #[ignore = "needs a cluster: make test-cluster"]
 fn cluster_runs_pods_on_both_nodes_and_cleans_up() {
     let others = (cgroups_of_containers(), network_devices());
-    let began = Instant::now();
+    let started = Instant::now();
     let cluster = TestCluster::start();
-    println!("two nodes Ready in {:.1?}", began.elapsed());
+    println!("two nodes Ready in {:.1?}", started.elapsed());
     for node in cluster.nodes() {
         cluster.apply(&pod(node));
     }
@@ -55,9 +55,9 @@ fn cluster_runs_pods_on_both_nodes_and_cleans_up() {
 fn killed_programs_restart_and_nodes_join_late() {
     let pool = TestPool::new(FsType::Ext4, 1 << 30);
     let cluster = TestCluster::start();
-    let began = Instant::now();
+    let started = Instant::now();
     drop(pool);
-    assert!(began.elapsed() < Duration::from_secs(1), "the cluster must release mounts of other programs");
+    assert!(started.elapsed() < Duration::from_secs(1), "the cluster must release mounts of other programs");
 
     cluster.signal("kube-apiserver", "KILL");
     cluster.signal("kubelet-node-b", "KILL");

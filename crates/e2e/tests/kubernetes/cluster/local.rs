@@ -26,9 +26,9 @@ fn local_driver_works_with_one_process_per_node() {
     let cluster = TestCluster::start();
     let local = LocalCluster::new(&cluster);
     let run_step = |name: &str, step: &dyn Fn(&LocalCluster<'_>)| {
-        let began = Instant::now();
+        let started = Instant::now();
         step(&local);
-        println!("{name}: {:.1?}", began.elapsed());
+        println!("{name}: {:.1?}", started.elapsed());
     };
     local.add_node("node-a", FsType::Xfs, 2 * GIB);
     local.add_node("node-b", FsType::Xfs, 8 * GIB);

@@ -30,7 +30,7 @@ fn five_hundred_claims_leak_no_volume() {
 
     let mut kills = [0_usize; 3];
     let (mut made, mut alive) = (0, Vec::new());
-    let began = Instant::now();
+    let started = Instant::now();
     while made < CLAIMS {
         let more = (1 + rng.below(25)).min(CLAIMS - made);
         let names: Vec<String> = (made..made + more).map(|n| format!("claim-{n}")).collect();
@@ -65,7 +65,7 @@ fn five_hundred_claims_leak_no_volume() {
             _ => {}
         }
     }
-    println!("{made} claims in {:.0?}; killed: sidecar, driver, server {kills:?} times", began.elapsed());
+    println!("{made} claims in {:.0?}; killed: sidecar, driver, server {kills:?} times", started.elapsed());
 
     let settled = Instant::now();
     cluster.eventually("backend, volumes and bound claims agree", 3 * MINUTE, |cluster| {

@@ -28,10 +28,10 @@ fn sidecar_survives_driver_api_server_and_secret_outages() {
     cluster.kubectl(&["create", "secret", "generic", "pass", "--from-literal=password=old"]);
     cluster.apply(&class("secret", DRIVER, &format!("parameters: {{{}}}", secrets.join(", "))));
     let next = |name: &str, within: Duration| {
-        let began = Instant::now();
+        let started = Instant::now();
         cluster.apply(&claim(name, "secret", "1Mi", ""));
         cluster.wait_for(&format!("pvc/{name}"), BOUND, within);
-        println!("{name}: bound after {:.1?}", began.elapsed());
+        println!("{name}: bound after {:.1?}", started.elapsed());
     };
     next("first", MINUTE);
 
@@ -82,11 +82,11 @@ fn frozen_replica_loses_leases_and_waits() {
     let lease = format!("lease/{}", DRIVER.replace('.', "-"));
     let holder = |cluster: &TestCluster| cluster.field(&lease, ".spec.holderIdentity");
     let holds = |who: &str, within: Duration| {
-        let began = Instant::now();
+        let started = Instant::now();
         cluster.eventually(&format!("{who} holds the lease"), within, |cluster| {
             holder(cluster).contains(who).then_some(())
         });
-        println!("{who} holds {lease} after {:.1?}", began.elapsed());
+        println!("{who} holds {lease} after {:.1?}", started.elapsed());
     };
     let mut first = replica("replica-1");
     holds("replica-1", MINUTE);
@@ -112,10 +112,10 @@ fn frozen_replica_loses_leases_and_waits() {
 
     // On SIGTERM it releases its leases at once.
     burst("handed-over");
-    let began = Instant::now();
+    let started = Instant::now();
     second.stop();
     holds("replica-1", Duration::from_secs(10));
-    println!("handed over in {:.1?}", began.elapsed());
+    println!("handed over in {:.1?}", started.elapsed());
     bound("handed-over");
     assert_eq!(driver.volumes().len(), 90);
     driver.assert_no_violation();

@@ -28,7 +28,7 @@ fn swapping_with_upstream_keeps_claims_progressing() {
     let driver = ScriptedDriver::start(&cluster, DRIVER, &options);
     cluster.apply(&class("plain", DRIVER, ""));
 
-    let began = Instant::now();
+    let started = Instant::now();
     let mut running = upstreams(&cluster, &driver);
     let (mut made, mut alive) = (0, Vec::<String>::new());
     for swap in 0..=SWAPS {
@@ -57,7 +57,7 @@ fn swapping_with_upstream_keeps_claims_progressing() {
             std::thread::sleep(Duration::from_secs(4));
         }
     }
-    println!("{made} claims and {SWAPS} swaps in {:.0?}", began.elapsed());
+    println!("{made} claims and {SWAPS} swaps in {:.0?}", started.elapsed());
 
     cluster.eventually("all claims are bound and expanded", 3 * MINUTE, |cluster| {
         let claims = rows(

@@ -21,17 +21,17 @@ fn volume(name: &str) -> serde_json::Value {
 async fn volume_lifecycle_over_http() {
     let options = FakeOptions::new().droplet(7, "nyc3").settings(|settings| settings.action_delay_ms = 50);
     let (fake, client) = start(options).await;
-    let made = client.post("/v2/volumes", volume("pvc-1")).await;
-    assert_eq!(made.status, 201);
-    let id = made.body["volume"]["id"].as_str().unwrap().to_owned();
+    let created = client.post("/v2/volumes", volume("pvc-1")).await;
+    assert_eq!(created.status, 201);
+    let id = created.body["volume"]["id"].as_str().unwrap().to_owned();
     let actions = format!("/v2/volumes/{id}/actions");
-    let begun = client.post(&actions, json!({ "type": "attach", "droplet_id": 7 })).await;
-    assert_eq!(begun.status, 202);
-    assert_eq!(begun.body["action"]["status"], "in-progress");
+    let started = client.post(&actions, json!({ "type": "attach", "droplet_id": 7 })).await;
+    assert_eq!(started.status, 202);
+    assert_eq!(started.body["action"]["status"], "in-progress");
     let again = client.post(&actions, json!({ "type": "attach", "droplet_id": 7 })).await;
     assert_eq!(again.status, 422);
     assert_eq!(again.body["message"], "Droplet already has a pending event.");
-    let action = format!("{actions}/{}", begun.body["action"]["id"]);
+    let action = format!("{actions}/{}", started.body["action"]["id"]);
     while client.get(&action).await.body["action"]["status"] == "in-progress" {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -52,11 +52,11 @@ async fn restarted_fake_keeps_its_state() {
     let root = tempfile::tempdir().unwrap();
     let options = || FakeOptions { state: Some(root.path().to_owned()), ..FakeOptions::new() };
     let (fake, client) = start(options()).await;
-    let made = client.post("/v2/volumes", volume("pvc-1")).await;
+    let created = client.post("/v2/volumes", volume("pvc-1")).await;
     fake.stop().await.unwrap();
     let (fake, client) = start(options()).await;
-    let found = client.get(&format!("/v2/volumes/{}", made.body["volume"]["id"].as_str().unwrap())).await;
-    assert_eq!(found.body, made.body);
+    let found = client.get(&format!("/v2/volumes/{}", created.body["volume"]["id"].as_str().unwrap())).await;
+    assert_eq!(found.body, created.body);
     // Also after a crash.
     client.post("/v2/volumes", volume("pvc-2")).await;
     let kept = std::fs::read_to_string(root.path().join("state.json")).unwrap();
@@ -147,22 +147,22 @@ async fn faults_affect_one_request() {
 async fn action_faults_are_applied() {
     let options = FakeOptions::new().droplet(1, "nyc3").settings(|settings| settings.action_delay_ms = 0);
     let (fake, client) = start(options).await;
-    let made = client.post("/v2/volumes", volume("pvc")).await;
-    let actions = format!("/v2/volumes/{}/actions", made.body["volume"]["id"].as_str().unwrap());
+    let created = client.post("/v2/volumes", volume("pvc")).await;
+    let actions = format!("/v2/volumes/{}/actions", created.body["volume"]["id"].as_str().unwrap());
     let attach = json!({ "type": "attach", "droplet_id": 1 });
     let only = |what| Fault::new(what).action("attach").times(1);
 
     fake.add_fault(only(FaultEffect::ActionErrored));
-    let begun = client.post(&actions, attach.clone()).await;
-    assert_eq!(begun.body["action"]["status"], "errored");
+    let started = client.post(&actions, attach.clone()).await;
+    assert_eq!(started.body["action"]["status"], "errored");
     assert_eq!(fake.state().volumes_of(1).count(), 0);
 
     fake.add_fault(only(FaultEffect::ActionNeverEnds));
-    let begun = client.post(&actions, attach.clone()).await;
+    let started = client.post(&actions, attach.clone()).await;
     fake.advance(Duration::from_secs(3600));
-    let action = format!("{actions}/{}", begun.body["action"]["id"]);
+    let action = format!("{actions}/{}", started.body["action"]["id"]);
     assert_eq!(client.get(&action).await.body["action"]["status"], "in-progress");
-    let end = format!("/fake/v1/actions/{}", begun.body["action"]["id"]);
+    let end = format!("/fake/v1/actions/{}", started.body["action"]["id"]);
     assert_eq!(client.post(&end, json!({ "status": "completed" })).await.status, 204);
     assert_eq!(fake.state().volumes_of(1).count(), 1);
     assert_eq!(client.post(&end, json!({ "status": "completed" })).await.status, 404);

@@ -91,12 +91,12 @@ pub(crate) async fn act(
                     );
                 }
             }
-            let began = Instant::now();
+            let started = Instant::now();
             match delete_volume(context, timeout, volume, handle, secret).await {
                 Ok(()) => {
                     tracing::info!(pv = name, "deleted volume");
                     context.attempts.record(ROLE, name, "DeleteVolume", None);
-                    ReclaimOutcome::Deleted(began.elapsed())
+                    ReclaimOutcome::Deleted(started.elapsed())
                 }
                 Err(error) => record_failure(context, volume, &error.to_string()),
             }

@@ -27,9 +27,9 @@ fn each_node_snapshots_its_own_volumes() {
     );
     cluster.apply(GROUP_CLASS);
     let run_step = |name: &str, step: &dyn Fn(&LocalCluster<'_>)| {
-        let began = Instant::now();
+        let started = Instant::now();
         step(&local);
-        println!("{name}: {:.1?}", began.elapsed());
+        println!("{name}: {:.1?}", started.elapsed());
     };
     run_step("restore a snapshot and clone the restored volume", &restore);
     run_step("restore with another volume mode", &restore_with_other_volume_mode);
