@@ -201,7 +201,7 @@ async fn serve(
         writeln!(stdout, "api {}", server.url())?;
         stdout.flush()?;
     }
-    tracing::info!(url = server.url(), data = %data_dir.display(), "serving API");
+    tracing::info!(url = server.url(), data_dir = %data_dir.display(), "serving API");
     let stop = CancellationToken::new();
     let serving = server.run(api.clone(), pki, names, stop.clone());
     tokio::pin!(serving);
