@@ -118,7 +118,7 @@ fn device_is_created_resized_and_removed() {
 }
 
 #[test]
-fn half_attached_device_becomes_whole() {
+fn partially_attached_device_is_completed() {
     for (half, bytes) in [
         (HalfAttachedShape::Dangling, None),
         (HalfAttachedShape::Empty, Some(0)),

@@ -172,7 +172,7 @@ async fn attachments_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn half_attached_device_becomes_whole() {
+async fn partially_attached_device_is_completed() {
     let place = Place::new().await;
     let id = place.create("pvc-a", "").await;
     let link = place.link(1, "pvc-a");
