@@ -9,8 +9,8 @@ use wharf_sidecar::controller::{Config, Election, Role};
 use wharf_sidecar::process::{Listen, Sidecar};
 
 use super::{
-    CSI_ADDRESS, Environment, Flag, FlagError, ParsedFlags, REMOVED_UPSTREAM, Support, ValueKind, driver,
-    flag, mutually_exclusive, parse_address,
+    CSI_ADDRESS, Environment, Flag, FlagError, ParsedFlags, REMOVED_UPSTREAM, Support, ValueKind,
+    csi_endpoint, flag, mutually_exclusive, parse_address,
 };
 use Support::{Ignored, Same};
 use ValueKind::{Bool, Count, Decimal, Duration as Time, List, Text};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use wharf_sidecar::process::{Address, Listen, Sidecar};
 
 use super::{
-    CSI_ADDRESS, Flag, FlagError, ParsedFlags, REMOVED_UPSTREAM, Support, ValueKind, driver, flag,
+    CSI_ADDRESS, Flag, FlagError, ParsedFlags, REMOVED_UPSTREAM, Support, ValueKind, csi_endpoint, flag,
     mutually_exclusive, parse_address,
 };
 use Support::Same;

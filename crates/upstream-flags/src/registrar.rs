@@ -8,7 +8,7 @@ use wharf_sidecar::registrar::{self, legacy};
 
 use super::{
     CSI_ADDRESS, Environment, Flag, FlagError, NO_GO_RUNTIME, ParsedFlags, REMOVED_UPSTREAM, Support, Task,
-    ValueKind, driver, flag, mutually_exclusive, parse_address,
+    ValueKind, csi_endpoint, flag, mutually_exclusive, parse_address,
 };
 use Support::Same;
 use ValueKind::{Bool, Duration as Time, Number, Text};

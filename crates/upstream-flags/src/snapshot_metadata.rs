@@ -7,7 +7,8 @@ use wharf_sidecar::process::Address;
 use wharf_sidecar::snapshot_metadata::{Config, Tls};
 
 use super::{
-    CSI_ADDRESS, Environment, Flag, FlagError, ParsedFlags, Support, ValueKind, driver, flag, parse_address,
+    CSI_ADDRESS, Environment, Flag, FlagError, ParsedFlags, Support, ValueKind, csi_endpoint, flag,
+    parse_address,
 };
 use Support::{Ignored, Same};
 use ValueKind::{Bool, Count, Decimal, Duration as Time, Number, Text};
