@@ -216,8 +216,8 @@ fn invalid_claims_and_incapable_drivers_are_refused() {
 fn snapshot_source_is_validated() {
     let good = scene(snapshot_source());
     let deleting = good.with(of_snapshot, "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
-    let started = json!([finalizer::SNAPSHOT_SOURCE_PROTECTION]);
-    assert_eq!(deleting.with(of_snapshot, "/metadata/finalizers", started).resolve(), Ok(snapshot()));
+    let protected = json!([finalizer::SNAPSHOT_SOURCE_PROTECTION]);
+    assert_eq!(deleting.with(of_snapshot, "/metadata/finalizers", protected).resolve(), Ok(snapshot()));
     assert_eq!(good.with(of_snapshot, "/status/restoreSize", Value::Null).resolve(), Ok(snapshot()));
     let larger = json!({"requests": {"storage": "11Gi"}});
     assert_eq!(good.with(of_claim, "/spec/resources", larger).resolve(), Ok(snapshot()));
