@@ -1,7 +1,7 @@
 //! Bodies of create requests, in JSON and in protobuf, for every kind that is stored: decoded, defaulted, admitted, validated.
 //!
-//! Promise: the server never panics and has no internal error. What it accepts it accepts again: the stored object, sent back
-//! unchanged, is accepted and changes nothing. A dry run has the same result as the create.
+//! Promise: the server never panics and has no internal error. An accepted object stays valid: the stored object, sent
+//! back unchanged, is accepted and changes nothing. A dry run has the same result as the create.
 
 #![no_main]
 

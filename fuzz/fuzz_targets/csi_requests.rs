@@ -1,7 +1,7 @@
 //! CSI requests: bytes that are decoded as the message of any RPC, in sequences, on a driver in memory.
 //!
-//! Promise: the driver never panics, and every request gets a code that says what is wrong with it. INTERNAL, UNKNOWN and
-//! DATA_LOSS say that the driver is wrong, so no request may cause them, except bytes that are not a message.
+//! Promise: the driver never panics, and the code of every error describes the problem of the request. INTERNAL, UNKNOWN and
+//! DATA_LOSS mean a bug in the driver, so no request may cause them, except bytes that are not a message.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 //! The mount table (`/proc/self/mountinfo`), which contains paths and sources that users choose.
 //!
-//! Promise: parsing never panics. A mount that is parsed and written as the kernel writes it is parsed alike.
+//! Promise: parsing never panics. A mount that is parsed, formatted as the kernel does it and parsed again is unchanged.
 
 #![no_main]
 

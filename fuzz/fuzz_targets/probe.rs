@@ -1,6 +1,6 @@
 //! The content of block devices, which decides whether a device is blank and may be formatted.
 //!
-//! Promise: probing never panics, reads only inside the device, and depends on nothing but the content.
+//! Promise: probing never panics, reads only inside the device, and depends only on the content.
 
 #![no_main]
 

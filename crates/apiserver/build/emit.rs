@@ -200,7 +200,7 @@ impl Emitter {
         writeln!(self.out, "/// By group and kind.\nstatic KINDS: &[&Schema] = &[{}];", roots.join(", "))?;
         writeln!(
             self.out,
-            "/// What is a value and no object, and what is said of it.\nstatic LEAVES: &[(&str, &str)] = &[{}];",
+            "/// Types that are plain values, not objects, with their descriptions.\nstatic LEAVES: &[(&str, &str)] = &[{}];",
             self.leaves.join(", ")
         )?;
         writeln!(

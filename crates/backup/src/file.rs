@@ -52,16 +52,19 @@ pub(super) enum FileError {
     Io { path: PathBuf, source: io::Error },
     #[error("{path} is not a valid backup: {reason}")]
     Corrupt { path: PathBuf, reason: String },
-    #[error("{path} is a full backup: it must be the first of the list")]
-    FullOnTop { path: PathBuf },
-    #[error("{path} is incremental to the backup of snapshot {handle}: name that backup before it")]
-    NoBase { path: PathBuf, handle: String },
+    #[error("{path} is a full backup: it must be the first in the list")]
+    FullNotFirst { path: PathBuf },
+    #[error("{path} is incremental to the backup of snapshot {handle}: list that backup before it")]
+    MissingBase { path: PathBuf, handle: String },
     #[error(
-        "{path} is incremental to the backup of snapshot {handle} with digest {sha256}, and {below} is a different backup"
+        "{path} is incremental to the backup of snapshot {handle} with digest {sha256}, but {previous} is a different \
+         backup"
     )]
-    OtherBase { path: PathBuf, handle: String, sha256: String, below: PathBuf },
-    #[error("{path} is of a volume with {size} bytes, its base of one with {below}: volumes cannot shrink")]
-    Shrunk { path: PathBuf, size: u64, below: u64 },
+    WrongBase { path: PathBuf, handle: String, sha256: String, previous: PathBuf },
+    #[error(
+        "{path} has a volume size of {size} bytes, but its base has {base_size} bytes: volumes cannot shrink"
+    )]
+    SmallerThanBase { path: PathBuf, size: u64, base_size: u64 },
 }
 
 /// A backup whose digest was verified.
@@ -107,8 +110,8 @@ impl Writer {
         self.file.write_all(bytes)
     }
 
-    /// One block; at most [`MAX_BLOCK_LEN`] bytes.
-    pub(super) fn block(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    /// Appends a block of at most [`MAX_BLOCK_LEN`] bytes.
+    pub(super) fn write_block(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.blocks += 1;
         self.write(&offset.to_le_bytes())?;
         self.write(&(bytes.len() as u64).to_le_bytes())?;
@@ -135,40 +138,40 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if !self.finished {
-            // An incomplete backup is useless. If it cannot be removed, its name ends in `.unfinished`.
+            // If the removal fails, the suffix `.unfinished` marks the file as incomplete.
             let _ = fs::remove_file(&self.temporary);
         }
     }
 }
 
-/// Reads and verifies a backup, and passes each block to `each`. The blocks are verified only when this function has
-/// returned: read a backup once to verify it, and a second time to use it.
+/// Reads and verifies a backup, and passes each block to `on_block`. The digest is checked after the last block: read a
+/// backup once to verify it, and a second time to use its blocks.
 pub(super) fn read(
     path: &Path,
-    mut each: impl FnMut(u64, &[u8]) -> io::Result<()>,
+    mut on_block: impl FnMut(u64, &[u8]) -> io::Result<()>,
 ) -> Result<VerifiedBackup, FileError> {
-    let failed = |source| FileError::Io { path: path.to_owned(), source };
+    let io_error = |source| FileError::Io { path: path.to_owned(), source };
     let corrupt = |reason: &str| FileError::Corrupt { path: path.to_owned(), reason: reason.to_owned() };
-    let truncated = |error: io::Error| match error.kind() {
+    let read_error = |error: io::Error| match error.kind() {
         io::ErrorKind::UnexpectedEof => corrupt("it is truncated"),
-        _ => failed(error),
+        _ => io_error(error),
     };
     let mut input =
-        DigestReader { file: BufReader::new(File::open(path).map_err(failed)?), digest: Sha256::new() };
-    if input.read_array::<8>().map_err(truncated)? != *MAGIC {
+        DigestReader { file: BufReader::new(File::open(path).map_err(io_error)?), digest: Sha256::new() };
+    if input.read_array::<8>().map_err(read_error)? != *MAGIC {
         return Err(corrupt("the file signature is missing"));
     }
-    let length = u32::from_le_bytes(input.read_array().map_err(truncated)?);
+    let length = u32::from_le_bytes(input.read_array().map_err(read_error)?);
     if length > MAX_HEADER_LEN {
         return Err(corrupt("the header is too long"));
     }
     let mut bytes = vec![0; length as usize];
-    input.read_exact(&mut bytes).map_err(truncated)?;
+    input.read_exact(&mut bytes).map_err(read_error)?;
     let header: Header = serde_json::from_slice(&bytes).map_err(|error| corrupt(&error.to_string()))?;
     let (mut position, mut blocks, mut bytes) = (0, 0_u64, vec![0; MAX_BLOCK_LEN]);
     loop {
-        let offset = u64::from_le_bytes(input.read_array().map_err(truncated)?);
-        let length = u64::from_le_bytes(input.read_array().map_err(truncated)?);
+        let offset = u64::from_le_bytes(input.read_array().map_err(read_error)?);
+        let length = u64::from_le_bytes(input.read_array().map_err(read_error)?);
         if offset == END {
             if length != blocks {
                 return Err(corrupt("blocks are missing"));
@@ -180,14 +183,14 @@ pub(super) fn read(
             return Err(corrupt("a block is out of order or outside the volume"));
         };
         let block = &mut bytes[..length as usize];
-        input.read_exact(block).map_err(truncated)?;
-        each(offset, block).map_err(failed)?;
+        input.read_exact(block).map_err(read_error)?;
+        on_block(offset, block).map_err(io_error)?;
         (position, blocks) = (end, blocks + 1);
     }
     let DigestReader { mut file, digest } = input;
     let digest = digest.finalize();
     let mut stored = [0; 32];
-    file.read_exact(&mut stored).map_err(truncated)?;
+    file.read_exact(&mut stored).map_err(read_error)?;
     if stored[..] != digest[..] {
         return Err(corrupt("the digest does not match"));
     }
@@ -196,32 +199,38 @@ pub(super) fn read(
 
 /// Checks that the first backup is full and each of the others is incremental to the one before it.
 pub(super) fn check_chain(backups: &[VerifiedBackup]) -> Result<(), FileError> {
-    let mut below: Option<&VerifiedBackup> = None;
+    let mut previous: Option<&VerifiedBackup> = None;
     for backup in backups {
         let VerifiedBackup { path, header, .. } = backup;
         let path = path.clone();
-        match (&header.base, below) {
+        match (&header.base, previous) {
             (None, None) => {}
-            (None, Some(_)) => return Err(FileError::FullOnTop { path }),
+            (None, Some(_)) => return Err(FileError::FullNotFirst { path }),
             (Some(base), None) => {
-                return Err(FileError::NoBase { path, handle: base.snapshot_handle.clone() });
+                return Err(FileError::MissingBase { path, handle: base.snapshot_handle.clone() });
             }
-            (Some(Base { snapshot_handle, sha256 }), Some(below)) => {
-                if *sha256 != below.sha256 || *snapshot_handle != below.header.snapshot_handle {
+            (Some(Base { snapshot_handle, sha256 }), Some(previous)) => {
+                if *sha256 != previous.sha256 || *snapshot_handle != previous.header.snapshot_handle {
                     let (handle, sha256) = (snapshot_handle.clone(), sha256.clone());
-                    return Err(FileError::OtherBase { path, handle, sha256, below: below.path.clone() });
+                    return Err(FileError::WrongBase {
+                        path,
+                        handle,
+                        sha256,
+                        previous: previous.path.clone(),
+                    });
                 }
-                let (size, before) = (header.volume_size, below.header.volume_size);
-                if size < before {
-                    return Err(FileError::Shrunk { path, size, below: before });
+                let (size, base_size) = (header.volume_size, previous.header.volume_size);
+                if size < base_size {
+                    return Err(FileError::SmallerThanBase { path, size, base_size });
                 }
             }
         }
-        below = Some(backup);
+        previous = Some(backup);
     }
     Ok(())
 }
 
+/// Reads a file and computes the digest of what was read.
 struct DigestReader {
     file: BufReader<File>,
     digest: Sha256,

@@ -64,7 +64,7 @@ pub async fn create(
                 none => none.insert(begin(size)?),
             };
             bytes += range.end - range.start;
-            copy(&source, range, |offset, block| writer.block(offset, block))
+            copy(&source, range, |offset, block| writer.write_block(offset, block))
                 .with_context(|| format!("{} to {}", data.display(), output.display()))
         })
         .await?;
@@ -175,7 +175,7 @@ mod tests {
     fn backup(path: &Path, header: &Header, blocks: &[(u64, &[u8])]) -> String {
         let mut writer = Writer::create(path, header).unwrap();
         for (offset, bytes) in blocks {
-            writer.block(*offset, bytes).unwrap();
+            writer.write_block(*offset, bytes).unwrap();
         }
         writer.finish().unwrap()
     }

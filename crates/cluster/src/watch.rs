@@ -154,7 +154,7 @@ async fn stream<K: Kind>(
             }
         }
     }
-    step(state, Input::Ended { served: received || opened.elapsed() >= MIN_USEFUL }, store, report)
+    step(state, Input::Ended { useful: received || opened.elapsed() >= MIN_USEFUL }, store, report)
 }
 
 /// The failures of a watch; `None` in other states.

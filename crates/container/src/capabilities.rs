@@ -5,7 +5,7 @@
 #[error("unknown capability {0:?}")]
 pub(crate) struct UnknownCapability(pub(crate) String);
 
-/// In the kernel's order.
+/// All capabilities without the prefix `CAP_`, in the kernel's order.
 const NAMES: &str = "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE \
     NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE \
     SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL \
@@ -18,9 +18,9 @@ const DEFAULT: &str = "CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SET
 /// All 41 capabilities.
 const ALL: u64 = (1 << 41) - 1;
 
-/// The capabilities as a bit set, as containerd computes it: `ALL` is applied before single names (`drop: ALL, add:
+/// The capabilities of a container as a bit set, as containerd computes it: `ALL` is applied before single names (`drop: ALL, add:
 /// CHOWN` leaves one, `add: ALL, drop: CHOWN` all but one), and a name in both lists is dropped.
-pub(crate) fn decide(privileged: bool, add: &[String], drop: &[String]) -> Result<u64, UnknownCapability> {
+pub(crate) fn resolve(privileged: bool, add: &[String], drop: &[String]) -> Result<u64, UnknownCapability> {
     if privileged {
         return Ok(ALL);
     }
@@ -44,6 +44,7 @@ fn bits(names: &[String]) -> Result<(bool, u64), UnknownCapability> {
     })
 }
 
+/// The bit of a capability.
 fn bit(name: &str) -> Option<u64> {
     NAMES.split(' ').position(|known| known == name).map(|number| 1 << number)
 }
@@ -74,9 +75,9 @@ mod tests {
         ];
         let strings = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         for (case, privileged, add, drop, expected) in cases {
-            assert_eq!(decide(privileged, &strings(add), &strings(drop)), Ok(expected), "{case}");
+            assert_eq!(resolve(privileged, &strings(add), &strings(drop)), Ok(expected), "{case}");
         }
         assert_eq!(NAMES.split(' ').count(), 41);
-        assert_eq!(decide(false, &["FLY".to_owned()], &[]), Err(UnknownCapability("FLY".to_owned())));
+        assert_eq!(resolve(false, &["FLY".to_owned()], &[]), Err(UnknownCapability("FLY".to_owned())));
     }
 }

@@ -68,7 +68,7 @@ fn become_program(directory: &Path, shim: &mut UnixStream) -> Result<std::conver
 /// User, groups and capabilities of the container's processes.
 pub(crate) fn identity(spec: &ContainerSpec) -> Result<Credentials, Failure> {
     let rights = &spec.rights;
-    let capabilities = capabilities::decide(rights.privileged, &rights.add, &rights.drop)
+    let capabilities = capabilities::resolve(rights.privileged, &rights.add, &rights.drop)
         .map_err(|error| Failure::Config(error.to_string()))?;
     let user = &spec.user;
     Ok(Credentials {

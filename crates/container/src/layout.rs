@@ -86,7 +86,7 @@ pub(crate) fn check(spec: &ContainerSpec) -> Result<(), String> {
             return Err(format!("subPath {:?} must be relative and must not contain \"..\"", part.display()));
         }
     }
-    capabilities::decide(spec.rights.privileged, &spec.rights.add, &spec.rights.drop)
+    capabilities::resolve(spec.rights.privileged, &spec.rights.add, &spec.rights.drop)
         .map(drop)
         .map_err(|error| error.to_string())
 }

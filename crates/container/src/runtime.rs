@@ -89,9 +89,9 @@ impl Runtime {
     /// Creates the directories and opens the program.
     pub fn open(mut settings: Settings) -> Result<Self, OpenError> {
         for (path, mode) in [(&mut settings.directory, 0o700), (&mut settings.logs, 0o755)] {
-            let made = DirBuilder::new().recursive(true).mode(mode).create(&*path);
+            let created = DirBuilder::new().recursive(true).mode(mode).create(&*path);
             // Without symlinks, so that it can be hidden by its path.
-            let whole = made.and_then(|()| fs::canonicalize(&*path));
+            let whole = created.and_then(|()| fs::canonicalize(&*path));
             *path = whole.map_err(|source| OpenError { path: path.clone(), source })?;
         }
         let program = scoped_path::open(&settings.program)

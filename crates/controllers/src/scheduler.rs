@@ -62,10 +62,12 @@ pub const COMPONENT: &str = "default-scheduler";
 /// The component in the log and in the metric of panics.
 const PANIC_COMPONENT: &str = "scheduler";
 
-/// Indexes: claims with a selected node by class, volumes by the class in which they are available, capacities by class.
-const SELECTED: &str = "scheduler/selected";
-const OFFERED: &str = "scheduler/offered";
-const BY_CLASS: &str = "scheduler/class";
+/// Index of claims with a selected node and no volume, by class.
+const PROVISIONING_CLAIMS_BY_CLASS: &str = "scheduler/provisioning";
+/// Index of volumes, by the class in which they are available.
+const AVAILABLE_VOLUMES_BY_CLASS: &str = "scheduler/available";
+/// Index of CSIStorageCapacity objects, by class.
+const CAPACITIES_BY_CLASS: &str = "scheduler/class";
 
 /// Settings of the scheduler.
 #[derive(Debug, Clone)]
@@ -195,17 +197,17 @@ impl Scheduler {
         pods.share_index(&PODS_BY_NODE);
         pods.share_index(&PODS_BY_CLAIM);
         let claims: Store<PersistentVolumeClaim> = cluster.store(all());
-        claims.add_index(SELECTED, |claim| {
-            let waiting = claim.selected_node().is_some() && claim.spec.volume_name.is_empty();
-            claim.class().filter(|_| waiting).map(str::to_owned).into_iter().collect()
+        claims.add_index(PROVISIONING_CLAIMS_BY_CLASS, |claim| {
+            let provisioning = claim.selected_node().is_some() && claim.spec.volume_name.is_empty();
+            claim.class().filter(|_| provisioning).map(str::to_owned).into_iter().collect()
         });
         let volumes: Store<PersistentVolume> = cluster.store(all());
         volumes.share_index(&VOLUMES_BY_CLAIM);
-        volumes.add_index(OFFERED, |volume| {
+        volumes.add_index(AVAILABLE_VOLUMES_BY_CLASS, |volume| {
             matching::available_class(volume).map(str::to_owned).into_iter().collect()
         });
         let capacities: Store<CSIStorageCapacity> = cluster.store(all());
-        capacities.add_index(BY_CLASS, |capacity| vec![capacity.storage_class_name.clone()]);
+        capacities.add_index(CAPACITIES_BY_CLASS, |capacity| vec![capacity.storage_class_name.clone()]);
         let attachments: Store<VolumeAttachment> = cluster.store(all());
         attachments.share_index(&ATTACHMENTS_BY_NODE);
         Self {

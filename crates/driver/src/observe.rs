@@ -1,4 +1,4 @@
-//! Logs and counts every call: the request at debug level (messages print no secrets), and its result with object, code and
+//! Logs and counts every CSI call: the request at debug level, with secrets redacted, and the result with object, code and
 //! duration. [`Observed`] wraps a whole service, so that no method can be left out.
 
 use std::fmt::Debug;
@@ -15,7 +15,7 @@ use wharf_csi::v1;
 use crate::locks::PANICKED;
 use crate::metrics::Metrics;
 
-/// Longer ids and names are truncated in the log: they come from the caller and can have a megabyte.
+/// Longer ids and names are truncated in the log: the caller chooses them, and they can be as long as a megabyte.
 const MAX_OBJECT_LENGTH: usize = 256;
 
 /// A service whose calls are logged and counted.
@@ -47,7 +47,7 @@ impl Call {
         match &result {
             Ok(_) => {
                 self.code = Code::Ok;
-                match is_read(method) {
+                match is_read_only(method) {
                     true => tracing::debug!(method, ?object, ?duration, "CSI call succeeded"),
                     false => tracing::info!(method, ?object, ?duration, "CSI call succeeded"),
                 }
@@ -70,14 +70,14 @@ impl Drop for Call {
     fn drop(&mut self) {
         if self.code == Code::Cancelled {
             let (method, object, duration) = (self.method, &self.object, self.elapsed());
-            tracing::info!(method, ?object, ?duration, "caller disconnected; the operation runs to its end");
+            tracing::info!(method, ?object, ?duration, "caller disconnected; the operation continues");
         }
         self.metrics.request_finished(self.method, self.code, self.elapsed());
     }
 }
 
 /// Runs a call. If it panics, the call fails with INTERNAL and the driver continues. An operation that holds a lock runs
-/// in a task of its own, whose panic [`Locks::run`](crate::locks::Locks::run) handles in the same way.
+/// in its own task; [`Locks::run`](crate::locks::Locks::run) catches panics there in the same way.
 async fn catch_panic<T>(
     method: &'static str,
     object: &str,
@@ -95,8 +95,8 @@ async fn catch_panic<T>(
     .await
 }
 
-/// Read-only calls, which orchestrators repeat frequently. They are logged at debug level.
-fn is_read(method: &str) -> bool {
+/// Whether a call is read-only. Orchestrators repeat such calls frequently, so they are logged at debug level.
+fn is_read_only(method: &str) -> bool {
     ["Get", "List", "Validate", "Probe"].iter().any(|word| method.contains(word))
 }
 
@@ -113,8 +113,8 @@ macro_rules! observed {
                 let message = request.get_ref();
                 let object = [$(message.$object.as_str(),)? ""][0];
                 let call = Call::start(&self.metrics, $name, object, message);
-                let done = catch_panic($name, &call.object, self.service.$method(request)).await;
-                call.finish(done)
+                let result = catch_panic($name, &call.object, self.service.$method(request)).await;
+                call.finish(result)
             })*
         }
     };
@@ -183,7 +183,7 @@ observed! { v1::node_server::Node {
     node_get_info = "NodeGetInfo" (NodeGetInfoRequest) -> NodeGetInfoResponse;
 } }
 
-/// A streaming call counts as finished when its stream starts: the rest is read from memory.
+/// A streaming call counts as finished when its stream starts: the messages are already in memory.
 #[tonic::async_trait]
 impl<S: v1::snapshot_metadata_server::SnapshotMetadata> v1::snapshot_metadata_server::SnapshotMetadata
     for Observed<S>
@@ -197,9 +197,9 @@ impl<S: v1::snapshot_metadata_server::SnapshotMetadata> v1::snapshot_metadata_se
     ) -> Result<Response<Self::GetMetadataAllocatedStream>, Status> {
         let message = request.get_ref();
         let call = Call::start(&self.metrics, "GetMetadataAllocated", &message.snapshot_id, message);
-        let done = self.service.get_metadata_allocated(request);
-        let done = catch_panic("GetMetadataAllocated", &call.object, done).await;
-        call.finish(done)
+        let future = self.service.get_metadata_allocated(request);
+        let result = catch_panic("GetMetadataAllocated", &call.object, future).await;
+        call.finish(result)
     }
 
     async fn get_metadata_delta(
@@ -208,9 +208,9 @@ impl<S: v1::snapshot_metadata_server::SnapshotMetadata> v1::snapshot_metadata_se
     ) -> Result<Response<Self::GetMetadataDeltaStream>, Status> {
         let message = request.get_ref();
         let call = Call::start(&self.metrics, "GetMetadataDelta", &message.target_snapshot_id, message);
-        let done =
+        let result =
             catch_panic("GetMetadataDelta", &call.object, self.service.get_metadata_delta(request)).await;
-        call.finish(done)
+        call.finish(result)
     }
 }
 
@@ -223,8 +223,8 @@ mod tests {
         let metrics = Metrics::new();
         let call = Call::start(&metrics, "ListVolumes", "", &"request");
         let panicking = async { panic!("on purpose") };
-        let done: Result<(), Status> = catch_panic("ListVolumes", "", panicking).await;
-        assert_eq!(call.finish(done).unwrap_err().code(), Code::Internal);
+        let result: Result<(), Status> = catch_panic("ListVolumes", "", panicking).await;
+        assert_eq!(call.finish(result).unwrap_err().code(), Code::Internal);
         let text = metrics.text();
         assert!(text.contains(r#"csi_requests_total{method="ListVolumes",code="Internal"} 1"#), "{text}");
         assert!(text.contains("csi_requests_in_flight 0"), "{text}");

@@ -1,13 +1,13 @@
-//! Paging that survives insertions and deletions. Entries are sorted by id, and a token is the id after which the next page
-//! begins, whether or not that entry still exists. So an entry that exists during the whole listing is returned exactly
-//! once.
+//! Paging that tolerates insertions and deletions. Entries are sorted by id. A token contains the last id of the previous
+//! page, and is valid even if that entry no longer exists. An entry that exists during the whole listing is therefore
+//! returned exactly once.
 
 use tonic::Status;
 
 use crate::backend::ListPage;
 use crate::validate::{self, Rules};
 
-/// Large enough for few calls, and small enough that a page stays below gRPC's default limit of 4 MiB.
+/// Maximum number of entries of a page, so that a response stays below gRPC's default limit of 4 MiB.
 const MAX_PAGE: usize = 1000;
 /// Distinguishes our tokens from other strings.
 const TOKEN_PREFIX: char = '>';
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_tokens_are_aborted() {
+    fn tokens_of_other_origin_are_aborted() {
         let long = format!(">{}", "x".repeat(1 << 20));
         for token in ["invalid-token", "b", ">", ">a\0", long.as_str()] {
             assert_eq!(Paging::parse(RULES, 0, token).unwrap_err().code(), Code::Aborted, "{token:.20}");

@@ -1,6 +1,6 @@
 //! Any input to any RPC gets a valid error code: no panic, no INTERNAL, and no file outside the pool.
 
-#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

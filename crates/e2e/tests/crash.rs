@@ -2,7 +2,7 @@
 //! After each crash the driver is restarted and the orchestrator retries the interrupted call. In the end every
 //! call has succeeded and nothing is left over.
 
-#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,7 +1,7 @@
 //! Data guarantees of the local pool, on the real kernel and through the CSI services: contents, sizes, restored
 //! and cloned volumes, snapshots under load, groups, changed blocks, expansion.
 
-#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};

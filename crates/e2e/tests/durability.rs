@@ -2,7 +2,7 @@
 //! survive, other writes are complete or absent, and a watcher that resumes from its last resourceVersion observes
 //! each write once.
 
-#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -147,7 +147,7 @@ struct Writer {
     api: Api<ConfigMap>,
     names: Vec<String>,
     /// The last state of each object on the server, if it exists.
-    there: BTreeMap<String, ConfigMap>,
+    current: BTreeMap<String, ConfigMap>,
     histories: BTreeMap<String, History>,
     written: u64,
     acknowledged: Arc<AtomicUsize>,
@@ -157,7 +157,7 @@ impl Writer {
     fn new(number: usize, api: Api<ConfigMap>, acknowledged: Arc<AtomicUsize>) -> Self {
         let names: Vec<String> = (0..OBJECTS).map(|at| format!("w{number}-{at}")).collect();
         let histories = names.iter().map(|name| (name.clone(), History::new())).collect();
-        Self { api, names, there: BTreeMap::new(), histories, written: 0, acknowledged }
+        Self { api, names, current: BTreeMap::new(), histories, written: 0, acknowledged }
     }
 
     async fn run(mut self, seed: usize, stop: &AtomicBool) -> BTreeMap<String, History> {
@@ -175,24 +175,24 @@ impl Writer {
     async fn write(&mut self, name: &str, delete: bool) {
         self.written += 1;
         let mut next = object(name, self.written);
-        let (wanted, done) = match self.there.get(name) {
+        let (wanted, done) = match self.current.get(name) {
             None => (Some(self.written), self.api.create(&PostParams::default(), &next).await.map(Some)),
             Some(_) if delete => (None, self.api.delete(name, &DeleteParams::default()).await.map(|_| None)),
-            Some(there) => {
-                next.metadata.resource_version = there.metadata.resource_version.clone();
+            Some(current) => {
+                next.metadata.resource_version = current.metadata.resource_version.clone();
                 (Some(self.written), self.api.replace(name, &PostParams::default(), &next).await.map(Some))
             }
         };
         match done {
-            Ok(there) => {
+            Ok(current) => {
                 self.acknowledged.fetch_add(1, Ordering::Relaxed);
-                assert_eq!(there.as_ref().map(number), wanted);
-                self.record(name, there);
+                assert_eq!(current.as_ref().map(number), wanted);
+                self.record(name, current);
             }
             Err(error) if is_rejected(&error) => panic!("{name}: {error}"),
             Err(_) => {
                 let found = self.read(name).await;
-                let (before, now) = (self.there.get(name).map(number), found.as_ref().map(number));
+                let (before, now) = (self.current.get(name).map(number), found.as_ref().map(number));
                 assert!(now == before || now == wanted, "{name} was {before:?}, is {now:?}, not {wanted:?}");
                 if now != before {
                     self.record(name, found);
@@ -201,13 +201,13 @@ impl Writer {
         }
     }
 
-    fn record(&mut self, name: &str, there: Option<ConfigMap>) {
+    fn record(&mut self, name: &str, current: Option<ConfigMap>) {
         if let Some(history) = self.histories.get_mut(name) {
-            history.push(there.as_ref().map(number));
+            history.push(current.as_ref().map(number));
         }
-        match there {
-            Some(there) => drop(self.there.insert(name.to_owned(), there)),
-            None => drop(self.there.remove(name)),
+        match current {
+            Some(current) => drop(self.current.insert(name.to_owned(), current)),
+            None => drop(self.current.remove(name)),
         }
     }
 

@@ -1,7 +1,7 @@
-//! The driver's lifecycle: kill -9 during a freeze, restarts with mounted volumes, a second driver on the same
-//! pool, interrupted copies, a full pool, attach mode, access modes.
+//! The lifecycle of the driver process: SIGKILL during a freeze, restarts with mounted volumes, a second driver on the
+//! same pool, interrupted copies, a full pool, attach mode and access modes.
 
-#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -23,11 +23,11 @@ fn start(pool: &TestPool, work: &Path, options: &DriverOptions) -> Orchestrator 
 #[tokio::test]
 async fn writer_resumes_after_driver_is_killed_during_freeze() {
     let pool = TestPool::new(FsType::Xfs, 2 << 30);
-    // The first start initializes the pool and has more effects than later ones.
+    // The first start also initializes the pool, which would shift the number of kernel calls.
     start(&pool, tempfile::tempdir().unwrap().path(), &DriverOptions::default()).driver.stop();
     for fs in ["ext4", "xfs", "btrfs"] {
-        // Find the number of effects before the freeze, then crash exactly there.
-        let (mut crash_after, mut waited) = (None, None);
+        // The first run finds the number of kernel calls up to the freeze. The second run crashes exactly there.
+        let (mut crash_after, mut blocked_for) = (None, None);
         for _ in 0..2 {
             let work = tempfile::tempdir().unwrap();
             let options = DriverOptions { crash_after, ..Default::default() };
@@ -47,7 +47,7 @@ async fn writer_resumes_after_driver_is_killed_during_freeze() {
                 assert_eq!(co.driver.trace().last().unwrap(), "freeze");
                 let started = Instant::now();
                 let mut file = File::create(at.join("file")).unwrap();
-                file.write_all(b"goes on").unwrap();
+                file.write_all(b"more data").unwrap();
                 file.sync_all().unwrap();
                 waited = Some(started.elapsed());
                 co.restart_driver();
@@ -61,9 +61,9 @@ async fn writer_resumes_after_driver_is_killed_during_freeze() {
             co.unmount_and_delete(&id).await;
             co.driver.stop();
         }
-        let waited = waited.unwrap();
-        println!("{fs}: the writer resumed after {} ms", waited.as_millis());
-        assert!(waited < Duration::from_secs(3), "{fs}: {waited:?}");
+        let blocked_for = blocked_for.unwrap();
+        println!("{fs}: the writer resumed after {} ms", blocked_for.as_millis());
+        assert!(blocked_for < Duration::from_secs(3), "{fs}: {blocked_for:?}");
     }
 }
 
@@ -77,12 +77,12 @@ async fn restart_keeps_mounts_and_state() {
     let device = co.publish(&raw, "", "pod").await;
     let mut open = File::create(at.join("open")).unwrap();
     let listed = co.listed().await;
-    for stop in [true, false] {
-        match stop {
+    for graceful in [true, false] {
+        match graceful {
             true => co.driver.stop(),
             false => co.driver.kill(),
         }
-        open.write_all(b"goes on").unwrap();
+        open.write_all(b"more data").unwrap();
         open.sync_all().unwrap();
         File::options().write(true).open(&device).unwrap().write_all(&[1; 512]).unwrap();
         co.driver.restart(&DriverOptions::default());
@@ -96,8 +96,8 @@ async fn restart_keeps_mounts_and_state() {
     drop(open);
     // Deleting a volume in use is rejected, before and after a restart.
     let request = DeleteVolumeRequest { volume_id: id.clone(), ..Default::default() };
-    let refused = co.client().controller().delete_volume(request).await.unwrap_err();
-    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    let error = co.client().controller().delete_volume(request).await.unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
     co.unmount_and_delete(&id).await;
     co.unmount_and_delete(&raw).await;
     co.driver.stop();
@@ -109,12 +109,12 @@ async fn second_driver_on_same_pool_is_rejected() {
     let (pool, work) = (TestPool::new(FsType::Ext4, 1 << 30), tempfile::tempdir().unwrap());
     let co = start(&pool, work.path(), &DriverOptions::default());
     let other = tempfile::tempdir().unwrap();
-    let status = std::process::Command::new(DRIVER)
+    let output = std::process::Command::new(DRIVER)
         .args([other.path().join("csi.sock").as_path(), pool.path(), &other.path().join("trace")])
         .output()
         .unwrap();
-    assert!(!status.status.success());
-    let message = String::from_utf8_lossy(&status.stderr);
+    assert!(!output.status.success());
+    let message = String::from_utf8_lossy(&output.stderr);
     assert!(message.contains("another"), "{message}");
     drop(co);
 }
@@ -180,15 +180,15 @@ async fn full_pool_rejects_volumes_and_reports_health() {
         volume_capabilities: vec![capability("", Mode::SingleNodeWriter)],
         ..Default::default()
     };
-    let refused = co.client().controller().create_volume(request).await.unwrap_err();
-    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    let error = co.client().controller().create_volume(request).await.unwrap_err();
+    assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
     let snapshot = CreateSnapshotRequest {
         name: "snapshot".to_owned(),
         source_volume_id: id.clone(),
         ..Default::default()
     };
-    let refused = co.client().controller().create_snapshot(snapshot).await.unwrap_err();
-    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    let error = co.client().controller().create_snapshot(snapshot).await.unwrap_err();
+    assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
     assert_eq!(available(&co).await, 0);
     // Deleting must work on a full pool.
     co.delete(&id).await;
@@ -235,8 +235,8 @@ async fn attached_volume_stays_on_one_node_and_cannot_be_deleted() {
     let volumes = controller.list_volumes(ListVolumesRequest::default()).await.unwrap().into_inner();
     assert_eq!(volumes.entries[0].status.as_ref().unwrap().published_node_ids, ["node-1"]);
     let delete = DeleteVolumeRequest { volume_id: id.clone(), ..Default::default() };
-    let refused = controller.delete_volume(delete.clone()).await.unwrap_err();
-    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    let error = controller.delete_volume(delete.clone()).await.unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
     let unpublish = ControllerUnpublishVolumeRequest {
         volume_id: id.clone(),
         node_id: "node-1".to_owned(),
@@ -252,9 +252,9 @@ async fn access_modes_and_read_only_are_enforced() {
     let (pool, work) = (TestPool::new(FsType::Xfs, 2 << 30), tempfile::tempdir().unwrap());
     let mut co = start(&pool, work.path(), &DriverOptions::default());
     let (id, at) = co.create_and_mount("volume", 32 * MIB, "ext4", None).await;
-    fs::write(at.join("file"), "seen").unwrap();
+    fs::write(at.join("file"), "content").unwrap();
     let other = co.publish_as(&id, "ext4", "other", true).await;
-    assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "seen");
+    assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "content");
     let error = fs::write(other.join("file"), "no").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     co.unpublish(&id, "other").await;
@@ -267,33 +267,33 @@ async fn access_modes_and_read_only_are_enforced() {
         volume_capability: Some(capability("ext4", Mode::SingleNodeSingleWriter)),
         ..Default::default()
     };
-    let refused = co.client().node().node_publish_volume(once(&other)).await.unwrap_err();
-    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    let error = co.client().node().node_publish_volume(once(&other)).await.unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
     assert!(!other.exists(), "a rejected call must leave no target path");
     // Unstaging while a pod uses the volume is rejected, and the pod keeps working.
     let unstage = NodeUnstageVolumeRequest {
         volume_id: id.clone(),
         staging_target_path: co.staging_path(&id).display().to_string(),
     };
-    let refused = co.client().node().node_unstage_volume(unstage).await.unwrap_err();
-    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    let error = co.client().node().node_unstage_volume(unstage).await.unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
     fs::write(at.join("file"), "still").unwrap();
-    // An expansion with a capability that the volume was not created for.
+    // An expansion with a capability that the volume does not have is rejected.
     let expand = NodeExpandVolumeRequest {
         volume_id: id.clone(),
         volume_path: at.display().to_string(),
         volume_capability: Some(capability("xfs", Mode::SingleNodeWriter)),
         ..Default::default()
     };
-    let refused = co.client().node().node_expand_volume(expand).await.unwrap_err();
-    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    let error = co.client().node().node_expand_volume(expand).await.unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument, "{error}");
 
     let multi = CreateVolumeRequest {
         name: "shared".to_owned(),
         volume_capabilities: vec![capability("ext4", Mode::MultiNodeMultiWriter)],
         ..Default::default()
     };
-    let refused = co.client().controller().create_volume(multi).await.unwrap_err();
-    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    let error = co.client().controller().create_volume(multi).await.unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument, "{error}");
     co.unmount_and_delete(&id).await;
 }

@@ -1,7 +1,7 @@
 //! `wharf explain`, `wharf node` and `wharf controllers` as programs on the embedded API: exit codes for scripts,
 //! JSON for other programs, and the pages of `--metrics`.
 
-#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

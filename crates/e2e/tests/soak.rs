@@ -2,7 +2,7 @@
 //! effect, compared with a model of every file's content. `SOAK_SECONDS` (600) sets the duration, `SOAK_SEED`
 //! repeats a run. `make test-all` runs it; the crash tests are its short and exhaustive counterpart.
 
-#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! VolumeAttachment.
+//! The VolumeAttachment kind.
 
 use serde::Deserialize;
 

@@ -1,4 +1,4 @@
-//! VolumeAttributesClass.
+//! The VolumeAttributesClass kind.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::kind::{ApiResource, Kind, Scope};
 pub struct VolumeAttributesClass {
     /// Metadata.
     pub metadata: Meta,
-    /// The driver.
+    /// The name of the CSI driver.
     pub driver_name: String,
     /// Parameters for the driver.
     #[serde(deserialize_with = "null_as_default")]

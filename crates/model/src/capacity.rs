@@ -1,4 +1,4 @@
-//! CSIStorageCapacity.
+//! The CSIStorageCapacity kind.
 
 use serde::Deserialize;
 

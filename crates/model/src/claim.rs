@@ -1,4 +1,4 @@
-//! PersistentVolumeClaim.
+//! The PersistentVolumeClaim kind.
 
 use serde::Deserialize;
 

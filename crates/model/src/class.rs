@@ -1,4 +1,4 @@
-//! StorageClass.
+//! The StorageClass kind.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Lease.
+//! The Lease kind.
 
 use serde::Deserialize;
 

@@ -57,13 +57,13 @@ pub fn is_reserved_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim)
 pub fn find_matching_volume<'a>(
     claim: &PersistentVolumeClaim,
     volumes: impl IntoIterator<Item = &'a PersistentVolume>,
-    seeker: MatchFor<'_>,
+    match_for: MatchFor<'_>,
 ) -> Option<&'a PersistentVolume> {
     let mut candidates: Vec<&PersistentVolume> =
-        volumes.into_iter().filter(|volume| could_be(volume, claim, seeker)).collect();
-    candidates.sort_by_cached_key(|volume| rank(volume, claim, seeker));
+        volumes.into_iter().filter(|volume| could_be(volume, claim, match_for)).collect();
+    candidates.sort_by_cached_key(|volume| rank(volume, claim, match_for));
     for volume in candidates {
-        let reached = match seeker {
+        let reached = match match_for {
             MatchFor::Binder { .. } => true,
             MatchFor::Scheduler { node, labels, .. } => {
                 is_accessible_from(volume.spec.node_affinity.as_ref(), node, labels)
@@ -80,7 +80,7 @@ pub fn find_matching_volume<'a>(
 }
 
 /// All requirements that do not depend on the node.
-fn could_be(volume: &PersistentVolume, claim: &PersistentVolumeClaim, seeker: MatchFor<'_>) -> bool {
+fn could_be(volume: &PersistentVolume, claim: &PersistentVolumeClaim, match_for: MatchFor<'_>) -> bool {
     let reserved = is_reserved_for(volume, claim);
     let offered = || available_class(volume) == Some(class_or_empty(claim));
     let selected = || {
@@ -90,7 +90,7 @@ fn could_be(volume: &PersistentVolume, claim: &PersistentVolumeClaim, seeker: Ma
             .as_ref()
             .is_none_or(|selector| selector.matches(|key| volume.metadata.labels.get(key)))
     };
-    let (delayed, considered) = match seeker {
+    let (delayed, considered) = match match_for {
         // Upstream's binder ignores volumes that lack an access mode, whatever their class. Its scheduler ignores
         // volumes of another class, but not the access modes of reserved ones.
         MatchFor::Binder { delayed } => (delayed, has_modes(volume, claim)),
@@ -114,9 +114,9 @@ fn could_be(volume: &PersistentVolume, claim: &PersistentVolumeClaim, seeker: Ma
 fn rank<'a>(
     volume: &'a PersistentVolume,
     claim: &PersistentVolumeClaim,
-    seeker: MatchFor<'_>,
+    match_for: MatchFor<'_>,
 ) -> (usize, bool, Quantity, &'a str) {
-    let modes = match seeker {
+    let modes = match match_for {
         MatchFor::Binder { .. } => volume.spec.access_modes.iter().collect::<BTreeSet<_>>().len(),
         MatchFor::Scheduler { .. } => 0,
     };

@@ -44,24 +44,24 @@ pub struct Requirement {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelector {
-    /// Labels with exact values.
+    /// Labels that must be present with exactly these values.
     #[serde(deserialize_with = "null_as_default")]
     pub match_labels: BTreeMap<String, String>,
-    /// Requirements.
+    /// Requirements on labels, all of which must hold.
     #[serde(deserialize_with = "null_as_default")]
     pub match_expressions: Vec<Requirement>,
 }
 
 impl LabelSelector {
-    /// Whether an object with these labels is selected. A selector without requirements selects everything; one with an
-    /// unknown operator selects nothing.
+    /// Whether an object is selected; `label` looks up a label of the object. A selector without requirements selects
+    /// everything. A selector with an unknown operator, or one that only node selectors support, selects nothing.
     pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         let holds = |requirement: &Requirement| {
             let (label, values) = (label(&requirement.key), &requirement.values);
-            let among = |label: &str| values.iter().any(|value| value == label);
+            let has_value = |label: &str| values.iter().any(|value| value == label);
             match requirement.operator {
-                Operator::In => label.is_some_and(among),
-                Operator::NotIn => !values.is_empty() && !label.is_some_and(among),
+                Operator::In => label.is_some_and(has_value),
+                Operator::NotIn => !values.is_empty() && !label.is_some_and(has_value),
                 Operator::Exists => values.is_empty() && label.is_some(),
                 Operator::DoesNotExist => values.is_empty() && label.is_none(),
                 Operator::Gt | Operator::Lt | Operator::Unknown => false,
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// kubernetes.md 1.1 "Best match": labels, as Kubernetes reads selectors.
+    /// kubernetes.md 1.1 "Best match": label selectors match as in Kubernetes.
     #[test]
     fn label_selectors_match_like_kubernetes() {
         let expression = |operator: &str, key: &str, values: &[&str]| json!({"matchExpressions": [{"operator": operator, "key": key, "values": values}]});

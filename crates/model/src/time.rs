@@ -1,15 +1,15 @@
-//! Points in time as milliseconds of wall-clock time, so that tests can write them in tables.
+//! Wall-clock time in milliseconds. A plain number, so that tests can write times as literals.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Milliseconds since 1970.
+/// Milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub i64);
 
 impl Time {
-    /// The time after a duration.
+    /// This time plus a duration. Saturates instead of overflowing.
     pub fn plus(self, duration: std::time::Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
     }

@@ -170,10 +170,11 @@ impl Attacher {
     }
 
     fn attachment_changed(&self, change: &Change<VolumeAttachment>) -> Vec<EnqueueRequest<Subject>> {
-        let Some(Wakeup { subject, priority, woken }) = wake::by_attachment(change, &self.config) else {
+        let Some(Wakeup { subject, priority, end_backoff_of }) = wake::by_attachment(change, &self.config)
+        else {
             return Vec::new();
         };
-        if let Some(attachment) = woken {
+        if let Some(attachment) = end_backoff_of {
             self.states.wake(&subject, &attachment);
         }
         vec![EnqueueRequest { key: subject, priority }]

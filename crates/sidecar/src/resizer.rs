@@ -246,7 +246,7 @@ impl Resizer {
                     return WorkOutcome::Done;
                 }
             };
-            tracing::debug!(pvc = %key, pv = volume.metadata.name, ?step, "next step");
+            tracing::debug!(pvc = %key, pv = volume.metadata.name, ?step, "decided next step");
             let written = self.act(&mut inputs, &claim, &volume, &step).await;
             let outcome = written.next_step(|error| {
                 tracing::warn!(pvc = %key, pv = volume.metadata.name, ?step, %error, "failed to update claim or volume; retrying");

@@ -71,10 +71,10 @@ impl TestCluster {
             // Ctrl-C must reach only the test; the cluster shuts down after it, in order.
             .process_group(0)
             .spawn()
-            .expect("cluster.sh");
+            .expect("failed to run cluster.sh");
         let mut line = String::new();
-        let stdout = keeper.stdout.take().expect("a piped stdout");
-        BufReader::new(stdout).read_line(&mut line).expect("the output of cluster.sh");
+        let stdout = keeper.stdout.take().expect("stdout is piped");
+        BufReader::new(stdout).read_line(&mut line).expect("failed to read the output of cluster.sh");
         let run = Path::new(line.trim_end()).parent().map(Path::to_owned).unwrap_or_default();
         let kubectl = Kubectl::new(run.join("bin/kubectl"), run.join("kubeconfig"));
         let cluster = Self { keeper, run, nodes: options.nodes, kubectl };
@@ -90,14 +90,17 @@ impl TestCluster {
     /// Credentials of an upstream sidecar (`provisioner`, `attacher`, `resizer`, `health-monitor`), limited to the
     /// rules in `test/rbac`. Its namespace is `wharf-rbac`.
     pub fn sidecar_kubeconfig(&self, sidecar: &str) -> PathBuf {
-        let rules = fs::read_to_string(format!("{RBAC}/{sidecar}.yaml")).expect("the rules");
+        let rules =
+            fs::read_to_string(format!("{RBAC}/{sidecar}.yaml")).expect("failed to read the RBAC rules");
         self.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: wharf-rbac}\n");
         self.apply(&rules);
         let account = format!("csi-{sidecar}");
         let token =
             self.kubectl(&["create", "token", &account, "--namespace", "wharf-rbac", "--duration=10h"]);
-        let admin = fs::read_to_string(self.kubeconfig()).expect("the administrator's kubeconfig");
-        let server = admin.lines().find(|line| line.starts_with("clusters:")).expect("a cluster");
+        let admin =
+            fs::read_to_string(self.kubeconfig()).expect("failed to read the administrator's kubeconfig");
+        let server =
+            admin.lines().find(|line| line.starts_with("clusters:")).expect("the kubeconfig has no clusters");
         let file = self.run.join(format!("kubeconfig-{sidecar}"));
         let text = format!(
             "apiVersion: v1\nkind: Config\n{server}\nusers: [{{name: it, user: {{token: {}}}}}]\n\
@@ -105,7 +108,7 @@ impl TestCluster {
              current-context: it\n",
             token.trim()
         );
-        fs::write(&file, text).expect("writing a kubeconfig");
+        fs::write(&file, text).expect("failed to write a kubeconfig");
         file
     }
 
@@ -198,7 +201,8 @@ impl TestCluster {
     }
 
     fn try_script(&self, args: &[&str]) -> Result<String, String> {
-        let output = Command::new(SCRIPT).args(args).env("RUN", &self.run).output().expect("cluster.sh");
+        let output =
+            Command::new(SCRIPT).args(args).env("RUN", &self.run).output().expect("failed to run cluster.sh");
         stdout_or_error(&format!("cluster.sh {}", args.join(" ")), &output)
     }
 }

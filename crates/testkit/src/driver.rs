@@ -52,7 +52,7 @@ impl TestDriver {
     pub fn stop(&mut self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let status = self.child.wait().expect("waiting for the driver");
+        let status = self.child.wait().expect("failed to wait for the driver");
         assert!(status.success(), "the driver exited with {status}:\n{}", self.log());
     }
 
@@ -124,8 +124,11 @@ impl Drop for TestDriver {
 }
 
 fn spawn(program: &Path, pool: &Path, work: &Path, options: &DriverOptions) -> Child {
-    let log =
-        File::options().create(true).append(true).open(work.join("driver.log")).expect("opening the log");
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(work.join("driver.log"))
+        .expect("failed to open the log");
     let mut command = Command::new(program);
     command.arg(work.join("csi.sock")).arg(pool).arg(work.join("trace"));
     if let Some(crash_after) = options.crash_after {
@@ -137,5 +140,10 @@ fn spawn(program: &Path, pool: &Path, work: &Path, options: &DriverOptions) -> C
     if options.slow_copies {
         command.env("SLOW_COPIES", "1");
     }
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("starting the driver")
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .expect("failed to start the driver")
 }

@@ -31,7 +31,7 @@ impl EmbeddedServer {
 
     /// Starts `program` as the server, with its files below `parent`, and waits until it is ready.
     pub fn start_in(parent: &Path, program: &Path) -> Self {
-        let dir = tempfile::tempdir_in(parent).expect("a directory for the server");
+        let dir = tempfile::tempdir_in(parent).expect("failed to create the server's directory");
         let [kubeconfig, sidecar] = ["kubeconfig", "kubeconfig-sidecar"].map(|file| dir.path().join(file));
         let data = dir.path().join("data");
         let (data, out) = (data.display().to_string(), kubeconfig.display().to_string());
@@ -39,13 +39,17 @@ impl EmbeddedServer {
         let address = free_address();
         let args = ["apiserver", "--data-dir", &data, "--listen", &address, "--kubeconfig-out", &out];
         let process = ChildProcess::start(program, &args, &dir.path().join("log"));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("failed to start a runtime");
         let mut server = Self { process, kubeconfig, sidecar, dir, runtime };
         server.wait_until_ready();
         let (url, out) = (format!("https://{address}"), server.sidecar.display().to_string());
         let args =
             ["apiserver", "kubeconfig", "--data-dir", &data, "--identity", "sidecar", "--server", &url];
-        let written = Command::new(program).args(args).args(["--out", &out]).status().expect("wharf");
+        let written =
+            Command::new(program).args(args).args(["--out", &out]).status().expect("failed to start wharf");
         assert!(written.success(), "wharf apiserver kubeconfig failed for the identity sidecar");
         server
     }
@@ -89,7 +93,7 @@ impl EmbeddedServer {
                 client = self.runtime.block_on(connect(&self.kubeconfig)).ok();
             }
             if let Some(client) = &client {
-                let request = http::Request::get("/readyz").body(Vec::new()).expect("a request");
+                let request = http::Request::get("/readyz").body(Vec::new()).expect("the request is valid");
                 if self.runtime.block_on(client.request_text(request)).is_ok() {
                     return;
                 }

@@ -22,7 +22,7 @@ impl Kubectl {
 
     /// The kubectl binary of the test cluster, with these credentials.
     pub fn with_kubeconfig(kubeconfig: PathBuf) -> Self {
-        let output = Command::new(SCRIPT).arg("kubectl").output().expect("cluster.sh");
+        let output = Command::new(SCRIPT).arg("kubectl").output().expect("failed to run cluster.sh");
         let program =
             stdout_or_error("cluster.sh kubectl", &output).unwrap_or_else(|error| panic!("{error}"));
         Self::new(program.trim().into(), kubeconfig)
@@ -35,7 +35,7 @@ impl Kubectl {
 
     /// Runs kubectl; the error is its stderr.
     pub fn try_kubectl(&self, args: &[&str]) -> Result<String, String> {
-        let output = self.kubectl_command(args).stdin(Stdio::null()).output().expect("kubectl");
+        let output = self.kubectl_command(args).stdin(Stdio::null()).output().expect("failed to run kubectl");
         stdout_or_error(&format!("kubectl {}", args.join(" ")), &output)
     }
 
@@ -52,12 +52,12 @@ impl Kubectl {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .expect("kubectl");
-        let mut stdin = child.stdin.take().expect("a piped stdin");
+            .expect("failed to run kubectl");
+        let mut stdin = child.stdin.take().expect("stdin is piped");
         // If kubectl exits early, its own error is reported below.
         let _ = stdin.write_all(yaml.as_bytes());
         drop(stdin);
-        let output = child.wait_with_output().expect("kubectl");
+        let output = child.wait_with_output().expect("failed to run kubectl");
         stdout_or_error("kubectl apply", &output)
     }
 

@@ -16,7 +16,7 @@ pub fn leftovers(pool: &Path, work: &Path) -> Vec<String> {
         files_below(pool).into_iter().filter(|path| path.ends_with(".tmp") || path.ends_with("/freeze.json")),
     );
     left.extend(loop_devices_on(pool).into_iter().map(|device| format!("loop device {device}")));
-    let table = Linux::new().mount_table().expect("the mount table");
+    let table = Linux::new().mount_table().expect("failed to read the mount table");
     let mounts = table.mounts().iter().filter(|mount| mount.mount_point.starts_with(work));
     left.extend(mounts.map(|mount| format!("mount {}", mount.mount_point.display())));
     for place in ["staging", "pods"] {
@@ -32,8 +32,8 @@ pub fn leftovers(pool: &Path, work: &Path) -> Vec<String> {
 /// Loop devices whose backing file is on the pool's file system.
 pub fn loop_devices_on(pool: &Path) -> Vec<String> {
     use std::os::unix::fs::MetadataExt as _;
-    let device = fs::metadata(pool).expect("the pool").dev();
-    let devices = Linux::new().loop_devices().expect("the loop devices");
+    let device = fs::metadata(pool).expect("failed to stat the pool").dev();
+    let devices = Linux::new().loop_devices().expect("failed to list loop devices");
     devices.into_iter().filter(|d| d.backing.device == device).map(|d| d.path.display().to_string()).collect()
 }
 

@@ -49,8 +49,9 @@ impl Orchestrator {
     /// Starts a driver on `pool`; sockets, staging and target paths lie in `work`.
     pub fn start(program: &Path, pool: &Path, work: &Path, options: &DriverOptions) -> Self {
         let driver = TestDriver::start(program, pool, work, options);
-        let endpoint: Endpoint =
-            format!("unix://{}", driver.socket().display()).parse().expect("a socket's endpoint");
+        let endpoint: Endpoint = format!("unix://{}", driver.socket().display())
+            .parse()
+            .expect("the socket path is a valid endpoint");
         let client = Client::new(&endpoint).with_deadline(Duration::from_secs(60));
         let restart_with = DriverOptions { crash_after: None, ..options.clone() };
         Self { driver, restart_with, crashes: 0, client, work: work.to_owned() }
@@ -119,7 +120,7 @@ impl Orchestrator {
         let created = self
             .retry_until_ok(&what, request.clone(), async |c, r| c.controller().create_volume(r).await)
             .await;
-        created.volume.expect("a volume in the response").volume_id
+        created.volume.expect("CreateVolume returned no volume").volume_id
     }
 
     /// DeleteVolume.
@@ -143,7 +144,7 @@ impl Orchestrator {
                     c.controller().create_snapshot(r).await
                 })
                 .await;
-            let snapshot = created.snapshot.expect("a snapshot in the response");
+            let snapshot = created.snapshot.expect("CreateSnapshot returned no snapshot");
             if snapshot.ready_to_use {
                 return snapshot.snapshot_id;
             }
@@ -174,7 +175,7 @@ impl Orchestrator {
     /// NodeStageVolume.
     pub async fn stage(&mut self, id: &str, fs_type: &str) {
         let staging = self.staging_path(id);
-        std::fs::create_dir_all(&staging).expect("creating the staging path");
+        std::fs::create_dir_all(&staging).expect("failed to create the staging path");
         let request = NodeStageVolumeRequest {
             volume_id: id.to_owned(),
             staging_target_path: staging.display().to_string(),
@@ -193,7 +194,7 @@ impl Orchestrator {
         };
         self.retry_until_ok("unstage", request.clone(), async |c, r| c.node().node_unstage_volume(r).await)
             .await;
-        for dir in [staging.as_path(), staging.parent().expect("a parent")] {
+        for dir in [staging.as_path(), staging.parent().expect("the path has a parent")] {
             match std::fs::remove_dir(dir) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     panic!("{}: {error}", dir.display())
@@ -211,7 +212,8 @@ impl Orchestrator {
     /// NodePublishVolume, read-only or not; returns the target path.
     pub async fn publish_as(&mut self, id: &str, fs_type: &str, pod: &str, readonly: bool) -> PathBuf {
         let target = self.target_path(id, pod);
-        std::fs::create_dir_all(target.parent().expect("a parent")).expect("creating the pod's directory");
+        std::fs::create_dir_all(target.parent().expect("the path has a parent"))
+            .expect("failed to create the pod's directory");
         let request = NodePublishVolumeRequest {
             volume_id: id.to_owned(),
             staging_target_path: self.staging_path(id).display().to_string(),

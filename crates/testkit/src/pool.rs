@@ -24,22 +24,25 @@ pub struct TestPool {
 impl TestPool {
     /// Creates and mounts a file system of `size` bytes.
     pub fn new(fs: FsType, size: u64) -> Self {
-        let dir = tempfile::Builder::new().prefix("wharf-pool-").tempdir().expect("a temporary directory");
+        let dir = tempfile::Builder::new()
+            .prefix("wharf-pool-")
+            .tempdir()
+            .expect("failed to create a temporary directory");
         let image = dir.path().join("disk");
-        File::create(&image).and_then(|file| file.set_len(size)).expect("a sparse image");
+        File::create(&image).and_then(|file| file.set_len(size)).expect("failed to create a sparse image");
         let mount_point = dir.path().join("pool");
-        std::fs::create_dir(&mount_point).expect("a mount point");
+        std::fs::create_dir(&mount_point).expect("failed to create the mount point");
         let mut mkfs = Command::new(format!("mkfs.{fs}"));
         match fs {
             FsType::Ext4 => mkfs.arg("-q"),
             FsType::Xfs => mkfs.args(["-q", "-m", "reflink=1"]),
             FsType::Btrfs => mkfs.arg("-q"),
         };
-        let formatted = mkfs.arg(&image).output().expect("mkfs");
+        let formatted = mkfs.arg(&image).output().expect("failed to run mkfs");
         assert!(formatted.status.success(), "mkfs.{fs}: {}", String::from_utf8_lossy(&formatted.stderr));
         let options = LoopOptions { label: "wharf-testkit".to_owned(), ..LoopOptions::default() };
         let attached = Linux::new().loop_attach(&PathBeneath::new(dir.path(), Path::new("disk")), &options);
-        let device = attached.expect("a loop device").path;
+        let device = attached.expect("failed to attach a loop device").path;
         let pool = Self { mount_point, device, _dir: dir };
         let source = pool.device.display().to_string();
         Linux::new()
@@ -50,7 +53,7 @@ impl TestPool {
                 options: &[],
                 read_only: false,
             })
-            .expect("mounting the pool");
+            .expect("failed to mount the pool");
         pool
     }
 
@@ -62,22 +65,24 @@ impl TestPool {
     /// Makes an ext4 pool reject writes, as it does after a disk error.
     pub fn break_ext4(&self) {
         let remount = ["-o", "remount,errors=remount-ro"];
-        let status = Command::new("mount").args(remount).arg(&self.mount_point).status().expect("mount");
+        let status =
+            Command::new("mount").args(remount).arg(&self.mount_point).status().expect("failed to run mount");
         assert!(status.success(), "mount {remount:?}");
-        let name = self.device.file_name().expect("a device's name");
+        let name = self.device.file_name().expect("the device path has a file name");
         let trigger = Path::new("/sys/fs/ext4").join(name).join("trigger_fs_error");
-        std::fs::write(trigger, "broken by a test").expect("triggering an error");
+        std::fs::write(trigger, "broken by a test").expect("failed to trigger an error");
     }
 
     /// Repairs an ext4 pool and remounts it. Neither the pool nor one of its volumes may be mounted elsewhere.
     pub fn repair_ext4(&self) {
-        let device = std::fs::metadata(&self.mount_point).expect("the pool").dev();
-        let devices = Linux::new().loop_devices().expect("the loop devices");
+        let device = std::fs::metadata(&self.mount_point).expect("failed to stat the pool").dev();
+        let devices = Linux::new().loop_devices().expect("failed to list loop devices");
         for volume in devices.iter().filter(|volume| volume.backing.device == device) {
-            Linux::new().loop_detach(&volume.path).expect("a volume's device");
+            Linux::new().loop_detach(&volume.path).expect("failed to detach a volume's loop device");
         }
-        Linux::new().unmount(&self.mount_point).expect("unmounting the pool");
-        let repaired = Command::new("e2fsck").arg("-fy").arg(&self.device).output().expect("e2fsck");
+        Linux::new().unmount(&self.mount_point).expect("failed to unmount the pool");
+        let repaired =
+            Command::new("e2fsck").arg("-fy").arg(&self.device).output().expect("failed to run e2fsck");
         // 1: errors were corrected.
         assert!(repaired.status.code().is_some_and(|code| code <= 1), "{repaired:?}");
         let source = self.device.display().to_string();
@@ -88,7 +93,7 @@ impl TestPool {
             options: &[],
             read_only: false,
         };
-        Linux::new().mount(&request).expect("mounting the pool");
+        Linux::new().mount(&request).expect("failed to mount the pool");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Child processes of a test: drivers and sidecars, ours or upstream's. A process is killed when its value is
-//! dropped, or when the test process exits.
+//! Child processes of a test: drivers and sidecars of Wharf and upstream. A process is killed when its
+//! [`ChildProcess`] is dropped, or when the test process exits.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -48,30 +48,30 @@ impl ChildProcess {
         Self { child, program, args, env, log: log.to_owned() }
     }
 
-    /// Its log so far, across restarts.
+    /// The log so far, including that of earlier starts.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it is running.
+    /// Whether the process is running.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("failed to query the process status").is_none()
     }
 
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
-        // It may have exited already; the caller finds out.
+        // An error means that the process has exited, which the caller notices.
         let _ = rustix::process::kill_process(Pid::from_child(&self.child), signal);
     }
 
-    /// Kills it with SIGKILL and waits until it has exited.
+    /// Kills the process with SIGKILL and waits until it has exited.
     pub fn kill(&mut self) {
-        // It may have exited already.
+        // Both calls fail if the process has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -83,13 +83,13 @@ impl ChildProcess {
         assert!(status.success(), "the process exited with {status}:\n{}", self.log());
     }
 
-    /// Sends SIGTERM and waits for any exit: upstream's sidecars do not exit cleanly.
+    /// Sends SIGTERM and waits for an exit with any status: upstream's sidecars do not exit cleanly.
     pub fn terminate(&mut self) {
         self.signal(Signal::TERM);
         let _ = self.child.wait();
     }
 
-    /// Kills it if it is still running, and starts it again with the same arguments.
+    /// Kills the process if it is still running, and starts it again with the same arguments.
     pub fn restart(&mut self) {
         self.kill();
         self.child = spawn(&self.program, &self.args, &self.env, &self.log);
@@ -104,8 +104,8 @@ impl ChildProcess {
             line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).unwrap_or(0)
         };
         let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
-        // The fields after the process name, which ends with the last parenthesis: user and system ticks are fields
-        // 14 and 15.
+        // Skip the process name, which may contain spaces and ends with the last parenthesis. User and system ticks are
+        // fields 14 and 15 of the line, 11 and 12 of the rest.
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let ticks = |index: usize| fields.get(index).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
         Usage {
@@ -123,46 +123,46 @@ impl Drop for ChildProcess {
         if std::thread::panicking() {
             let log = self.log();
             let lines: Vec<&str> = log.lines().collect();
-            let end = lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n");
-            eprintln!("== {}\n{end}", self.log.display());
+            let tail = lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n");
+            eprintln!("== {}\n{tail}", self.log.display());
         }
     }
 }
 
 fn spawn(program: &Path, args: &[String], env: &[(String, String)], log: &Path) -> Child {
-    let file = fs::File::options().create(true).append(true).open(log).expect("opening the log");
-    let same = file.try_clone().expect("the same log");
+    let file = fs::File::options().create(true).append(true).open(log).expect("failed to open the log");
+    let stdout = file.try_clone().expect("failed to duplicate the log's file descriptor");
     Command::new("setpriv")
         .args(["--pdeathsig", "KILL"])
         .arg(program)
         .args(args)
         .envs(env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
-        .stdout(same)
+        .stdout(stdout)
         .stderr(file)
         .spawn()
-        .expect("setpriv")
+        .expect("failed to start setpriv")
 }
 
-/// A program of this project (`wharf`, `scripted-driver`), from the directory of the test's own executable.
+/// The path of a program of this project (`wharf`, `scripted-driver`) in the build directory of the test.
 /// `hack/test.sh cluster` builds it.
 ///
-/// `WHARF_PROGRAM` names another `wharf`, such as one of the profile `dist`.
+/// `WHARF_PROGRAM` overrides the path of `wharf`, for example with a binary of the profile `dist`.
 pub fn built_program(program: &str) -> PathBuf {
     if let Some(path) = std::env::var_os("WHARF_PROGRAM").filter(|_| program == "wharf") {
         return path.into();
     }
-    let test = std::env::current_exe().expect("the path of this program");
+    let test = std::env::current_exe().expect("failed to get the path of the test executable");
     let directory = test.ancestors().skip(1).find(|directory| directory.join("wharf").exists());
     directory.expect("wharf is not built: run hack/test.sh, or cargo build").join(program)
 }
 
-/// An upstream program, in the version that `test/upstream` pins: `csi-provisioner`, `csi-resizer`,
+/// The path of an upstream program, in the version that `test/upstream` pins: `csi-provisioner`, `csi-resizer`,
 /// `hostpathplugin`.
 pub fn upstream_program(program: &str) -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).unwrap_or_else(|| {
-        PathBuf::from(std::env::var_os("HOME").expect("HOME says where the home directory is")).join(".cache")
-    });
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").expect("HOME is not set")).join(".cache"));
     let file = cache.join("wharf/upstream").join(program);
     assert!(file.exists(), "{} is missing: run test/upstream/build.sh", file.display());
     file
@@ -170,11 +170,11 @@ pub fn upstream_program(program: &str) -> PathBuf {
 
 /// A loopback address with a free port.
 pub fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("binding a port");
-    listener.local_addr().expect("the port").to_string()
+    let listener = TcpListener::bind("127.0.0.1:0").expect("failed to bind a port");
+    listener.local_addr().expect("failed to get the bound port").to_string()
 }
 
-/// The body of an HTTP GET, or why it failed.
+/// Sends an HTTP GET. Returns the body of a 200 response, or an error message.
 pub fn http_get(address: &str, path: &str) -> Result<String, String> {
     let get = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(address)?;

@@ -9,8 +9,8 @@ pub struct SeededRng(u64);
 impl SeededRng {
     /// Takes the seed from an environment variable, or a random one. Prints the seed so that a run can be repeated.
     pub fn from_env(variable: &str) -> Self {
-        let given = std::env::var(variable).ok().map(|text| text.parse().expect("a seed is a number"));
-        let seed = given.unwrap_or_else(|| getrandom::u64().expect("random bytes"));
+        let given = std::env::var(variable).ok().map(|text| text.parse().expect("the seed is not a number"));
+        let seed = given.unwrap_or_else(|| getrandom::u64().expect("failed to get random bytes"));
         println!("{variable}={seed}");
         Self::new(seed)
     }

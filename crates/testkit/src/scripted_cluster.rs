@@ -31,7 +31,7 @@ impl ScriptedDriver {
     /// attachment unless `--capabilities=…` omits PUBLISH_UNPUBLISH_VOLUME.
     pub fn start(cluster: &TestCluster, name: &str, options: &[&str]) -> Self {
         let dir = cluster.directory().join(name);
-        fs::create_dir_all(&dir).expect("the driver's directory");
+        fs::create_dir_all(&dir).expect("failed to create the driver's directory");
         let listed = options.iter().find(|option| option.starts_with("--capabilities="));
         let attach = listed.is_none_or(|list| list.contains("PUBLISH_UNPUBLISH_VOLUME"));
         cluster.apply(&format!(
@@ -54,7 +54,7 @@ impl ScriptedDriver {
     pub fn join(&mut self, cluster: &TestCluster, node: &str, options: &[&str]) {
         let root = cluster.kubelet_root(node);
         let plugin = root.join("plugins").join(&self.name);
-        fs::create_dir_all(&plugin).expect("the driver's directory at kubelet");
+        fs::create_dir_all(&plugin).expect("failed to create the driver's plugin directory");
         let socket = plugin.join("csi.sock");
         let mut options = options.to_vec();
         options.extend(["--node-id", node]);
@@ -111,16 +111,16 @@ impl ScriptedDriver {
     /// Sets which calls fail from now on; see [`crate::scripted::Fault`].
     pub fn set_faults(&self, json: &str) {
         let temporary = self.dir.join("faults.tmp");
-        fs::write(&temporary, json).expect("writing the faults");
-        fs::rename(temporary, self.dir.join("faults")).expect("replacing the faults");
+        fs::write(&temporary, json).expect("failed to write the faults");
+        fs::rename(temporary, self.dir.join("faults")).expect("failed to replace the faults");
     }
 
     /// Sets the abnormal conditions of volumes, in JSON: `{"vol-1": "the disk is gone"}`.
     pub fn set_conditions(&self, json: &str) {
         let state = self.dir.join("state");
         let temporary = state.join("conditions.tmp");
-        fs::write(&temporary, json).expect("writing the conditions");
-        fs::rename(temporary, state.join("conditions")).expect("replacing the conditions");
+        fs::write(&temporary, json).expect("failed to write the conditions");
+        fs::rename(temporary, state.join("conditions")).expect("failed to replace the conditions");
     }
 
     /// The calls so far.
@@ -137,20 +137,24 @@ impl ScriptedDriver {
     /// Adds a volume to the backend, as a storage administrator would.
     pub fn add_volume(&self, id: &str) {
         let state = self.dir.join("state");
-        fs::create_dir_all(state.join("data").join(id)).expect("the volume's data");
+        fs::create_dir_all(state.join("data").join(id))
+            .expect("failed to create the volume's data directory");
         let record = serde_json::json!({
             "id": id, "bytes": 1 << 30, "request": "", "mutable": {}, "published": {}, "mounted": {},
         });
-        fs::write(state.join("volumes").join(id), record.to_string()).expect("the volume's record");
+        fs::write(state.join("volumes").join(id), record.to_string())
+            .expect("failed to write the volume's record");
     }
 
     /// Adds a snapshot of a volume to the backend, as a storage administrator would.
     pub fn add_snapshot(&self, id: &str, volume: &str) {
         let state = self.dir.join("state");
-        fs::create_dir_all(state.join("data").join(id)).expect("the snapshot's data");
+        fs::create_dir_all(state.join("data").join(id))
+            .expect("failed to create the snapshot's data directory");
         let record =
             serde_json::json!({"id": id, "volume": volume, "bytes": 1 << 30, "seconds": 1_700_000_000});
-        fs::write(state.join("snapshots").join(id), record.to_string()).expect("the snapshot's record");
+        fs::write(state.join("snapshots").join(id), record.to_string())
+            .expect("failed to write the snapshot's record");
     }
 
     /// The volumes of the backend.

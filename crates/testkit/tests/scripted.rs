@@ -1,6 +1,6 @@
 //! The scripted driver reports callers that violate the CSI contract, and its state survives crashes.
 
-#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -37,14 +37,14 @@ pub(super) static GATES: [Gate; 2] = [
     Gate { name: "ReleaseLeaderElectionOnExit", support: GateSupport::AlwaysOn },
 ];
 
-pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> Result<Sidecar, FlagError> {
-    disabled_gates(&GATES, given)?;
-    let (mut sidecar, mut config) = common::sidecar(given, environment, Role::Attacher)?;
-    let max_entries = given.number("max-entries").unwrap_or_default();
+pub(super) fn configure(parsed: &mut ParsedFlags, environment: &Environment) -> Result<Sidecar, FlagError> {
+    disabled_gates(&GATES, parsed)?;
+    let (mut sidecar, mut config) = common::sidecar(parsed, environment, Role::Attacher)?;
+    let max_entries = parsed.number("max-entries").unwrap_or_default();
     config.attacher = Settings {
-        worker_options: common::worker_options(given, config.attacher.worker_options, "worker-threads")?,
-        default_fstype: given.text("default-fstype").unwrap_or_default().to_owned(),
-        reconcile_interval: given.timeout("reconcile-sync", Duration::from_secs(60))?,
+        worker_options: common::worker_options(parsed, config.attacher.worker_options, "worker-threads")?,
+        default_fstype: parsed.text("default-fstype").unwrap_or_default().to_owned(),
+        reconcile_interval: parsed.timeout("reconcile-sync", Duration::from_secs(60))?,
         // As upstream: a negative number means no limit.
         max_entries: i32::try_from(max_entries.max(0))
             .map_err(|_| FlagError(format!("flag -max-entries: {max_entries} is too large")))?,

@@ -9,8 +9,8 @@ use wharf_sidecar::controller::{Config, Election, Role};
 use wharf_sidecar::process::{Listen, Sidecar};
 
 use super::{
-    CSI_ADDRESS, Environment, Flag, FlagError, ParsedFlags, REMOVED_UPSTREAM, Support, ValueKind, driver,
-    flag, mutually_exclusive, parse_address,
+    CSI_ADDRESS, Environment, Flag, FlagError, ParsedFlags, REMOVED_UPSTREAM, Support, ValueKind,
+    csi_endpoint, flag, mutually_exclusive, parse_address,
 };
 use Support::{Ignored, Same};
 use ValueKind::{Bool, Count, Decimal, Duration as Time, List, Text};
@@ -60,61 +60,61 @@ pub(super) static DRIVER_FLAGS: [Flag; 6] = [
 
 /// The sidecar for one role, with the default settings of the role.
 pub(super) fn sidecar(
-    given: &ParsedFlags,
+    parsed: &ParsedFlags,
     environment: &Environment,
     role: Role,
 ) -> Result<(Sidecar, Config), FlagError> {
-    let qps = given.decimal("kube-api-qps").filter(|qps| *qps > 0.0);
-    let burst = given.number("kube-api-burst").and_then(|burst| u32::try_from(burst).ok());
-    let identity = given.text("leader-election-identity");
+    let qps = parsed.decimal("kube-api-qps").filter(|qps| *qps > 0.0);
+    let burst = parsed.number("kube-api-burst").and_then(|burst| u32::try_from(burst).ok());
+    let identity = parsed.text("leader-election-identity");
     let identity = identity.map_or_else(|| environment.identity(), str::to_owned);
     let config = Config {
         connect: ConnectOptions {
-            kubeconfig: given.text("kubeconfig").map(Into::into),
+            kubeconfig: parsed.text("kubeconfig").map(Into::into),
             qps,
             burst: qps.map(|_| burst.unwrap_or(10)),
             ..ConnectOptions::default()
         },
         roles: Some([role].into()),
         namespace: environment.namespace.clone(),
-        election: given.is_set("leader-election").then(|| election(given, environment)).transpose()?,
+        election: parsed.is_set("leader-election").then(|| election(parsed, environment)).transpose()?,
         ..Config::new(identity)
     };
     let sidecar = Sidecar {
-        driver: Some(driver(given)?),
+        driver: Some(csi_endpoint(parsed)?),
         registrar: None,
         probe_timeout: None,
         controller: None,
-        listen: listen(given)?.into_iter().collect(),
+        listen: listen(parsed)?.into_iter().collect(),
     };
     Ok((sidecar, config))
 }
 
 /// The leader election settings.
-pub(super) fn election(given: &ParsedFlags, environment: &Environment) -> Result<Election, FlagError> {
+pub(super) fn election(parsed: &ParsedFlags, environment: &Environment) -> Result<Election, FlagError> {
     let default = Election::default();
     let mut labels = BTreeMap::new();
-    for item in given.items("leader-election-labels") {
+    for item in parsed.items("leader-election-labels") {
         match item.split(':').collect::<Vec<_>>()[..] {
             [key, value] => _ = labels.insert(key.to_owned(), value.to_owned()),
             _ => return Err(FlagError(format!("flag -leader-election-labels: {item:?} is not key:value"))),
         }
     }
-    let namespace = given.text("leader-election-namespace").map(str::to_owned);
+    let namespace = parsed.text("leader-election-namespace").map(str::to_owned);
     let election = Election {
         namespace: namespace.or_else(|| environment.pod_namespace.clone()),
         labels,
-        lease_duration: given.timeout("leader-election-lease-duration", default.lease_duration)?,
-        renew_deadline: given.timeout("leader-election-renew-deadline", default.renew_deadline)?,
-        retry_period: given.timeout("leader-election-retry-period", default.retry_period)?,
+        lease_duration: parsed.timeout("leader-election-lease-duration", default.lease_duration)?,
+        renew_deadline: parsed.timeout("leader-election-renew-deadline", default.renew_deadline)?,
+        retry_period: parsed.timeout("leader-election-retry-period", default.retry_period)?,
     };
     election.validate().map_err(|error| FlagError(error.to_string()))?;
     Ok(election)
 }
 
-fn listen(given: &ParsedFlags) -> Result<Option<Listen>, FlagError> {
-    let metrics = Some(given.text("metrics-path").unwrap_or("/metrics").to_owned());
-    let (name, text, health) = match (given.text("http-endpoint"), given.text("metrics-address")) {
+fn listen(parsed: &ParsedFlags) -> Result<Option<Listen>, FlagError> {
+    let metrics = Some(parsed.text("metrics-path").unwrap_or("/metrics").to_owned());
+    let (name, text, health) = match (parsed.text("http-endpoint"), parsed.text("metrics-address")) {
         (Some(_), Some(_)) => return Err(mutually_exclusive("metrics-address")),
         (Some(address), None) => ("http-endpoint", address, true),
         (None, Some(address)) => ("metrics-address", address, false),
@@ -125,17 +125,17 @@ fn listen(given: &ParsedFlags) -> Result<Option<Listen>, FlagError> {
 
 /// Concurrency, timeout and backoff. `workers` is the name of the program's flag for the concurrency.
 pub(super) fn worker_options(
-    given: &ParsedFlags,
+    parsed: &ParsedFlags,
     default: WorkerOptions,
     workers: &str,
 ) -> Result<WorkerOptions, FlagError> {
-    let given_workers = given.number(workers).and_then(|workers| usize::try_from(workers).ok());
-    let retry_start = given.duration("retry-interval-start", default.retry_start);
+    let given_workers = parsed.number(workers).and_then(|workers| usize::try_from(workers).ok());
+    let retry_start = parsed.duration("retry-interval-start", default.retry_start);
     Ok(WorkerOptions {
         workers: given_workers.unwrap_or(default.workers),
-        timeout: given.timeout("timeout", default.timeout)?,
+        timeout: parsed.timeout("timeout", default.timeout)?,
         // Without any backoff, a failing driver would be called in a tight loop.
         retry_start: retry_start.max(Duration::from_millis(1)),
-        retry_max: given.duration("retry-interval-max", default.retry_max).max(retry_start),
+        retry_max: parsed.duration("retry-interval-max", default.retry_max).max(retry_start),
     })
 }

@@ -26,10 +26,10 @@ const GROUPS: [&str; 2] = ["AllAlpha", "AllBeta"];
 /// The gates that are turned off. A value that is not supported becomes a warning; an unknown gate is an error.
 pub(super) fn disabled_gates(
     gates: &[Gate],
-    given: &mut ParsedFlags,
+    parsed: &mut ParsedFlags,
 ) -> Result<Vec<&'static str>, FlagError> {
     let (mut disabled, mut warnings) = (Vec::new(), Vec::new());
-    for item in given.items("feature-gates") {
+    for item in parsed.items("feature-gates") {
         let malformed = || FlagError(format!("flag -feature-gates: {item:?} is not valid: write Name=true"));
         let (name, value) = item.split_once('=').ok_or_else(malformed)?;
         let (name, on) = (name.trim(), parse_bool(value.trim()).ok_or_else(malformed)?);
@@ -54,6 +54,6 @@ pub(super) fn disabled_gates(
             | (GateSupport::NotImplemented, false) => {}
         }
     }
-    given.warnings.extend(warnings);
+    parsed.warnings.extend(warnings);
     Ok(disabled)
 }

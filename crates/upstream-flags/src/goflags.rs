@@ -74,31 +74,31 @@ pub(super) fn parse(
     until: ParseUntil,
     args: &[String],
 ) -> Result<ParsedFlags, FlagError> {
-    let mut given = ParsedFlags::default();
+    let mut parsed = ParsedFlags::default();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let first_positional = match arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) {
             // `--` always ends parsing of flags.
             Some("") if arg == "--" => None,
             Some("") | None if until == ParseUntil::End => {
-                given.warnings.push(format!("positional argument {arg:?} is ignored"));
+                parsed.warnings.push(format!("positional argument {arg:?} is ignored"));
                 continue;
             }
             Some("") | None => Some(arg),
             Some(bare) => {
-                read_flag(flags, arg, bare, &mut args, &mut given)?;
+                read_flag(flags, arg, bare, &mut args, &mut parsed)?;
                 continue;
             }
         };
         let rest: Vec<&String> = first_positional.into_iter().chain(args.by_ref()).collect();
         if !rest.is_empty() {
-            given
+            parsed
                 .warnings
                 .push(format!("positional arguments and everything after them are ignored: {rest:?}"));
         }
         break;
     }
-    Ok(given)
+    Ok(parsed)
 }
 
 fn read_flag<'a>(
@@ -106,7 +106,7 @@ fn read_flag<'a>(
     arg: &str,
     bare: &str,
     args: &mut impl Iterator<Item = &'a String>,
-    given: &mut ParsedFlags,
+    parsed: &mut ParsedFlags,
 ) -> Result<(), FlagError> {
     let (name, value) = match bare.split_once('=') {
         Some((name, value)) => (name, Some(value.to_owned())),
@@ -114,7 +114,7 @@ fn read_flag<'a>(
     };
     let Some(flag) = flags.iter().find(|flag| flag.name == name) else {
         if ["h", "help"].contains(&name) {
-            given.help = true;
+            parsed.help = true;
             return Ok(());
         }
         return Err(FlagError(format!("unknown flag {arg:?}; -help lists all flags")));
@@ -138,11 +138,11 @@ fn read_flag<'a>(
         return Err(FlagError(format!("flag -{name}: {value:?} is not a {kind}")));
     }
     if let Support::Ignored(reason) = flag.support {
-        given.warnings.push(format!("flag -{name} is ignored: {reason}"));
+        parsed.warnings.push(format!("flag -{name} is ignored: {reason}"));
     }
-    match given.values.get_mut(flag.name).filter(|items| flag.kind == ValueKind::List && !items.is_empty()) {
+    match parsed.values.get_mut(flag.name).filter(|items| flag.kind == ValueKind::List && !items.is_empty()) {
         Some(items) => items.extend([",", &value]),
-        None => _ = given.values.insert(flag.name, value),
+        None => _ = parsed.values.insert(flag.name, value),
     }
     Ok(())
 }

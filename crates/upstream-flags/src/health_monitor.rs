@@ -30,15 +30,15 @@ pub(super) static FLAGS: [Flag; 8] = [
 pub(super) static GATES: [Gate; 1] =
     [Gate { name: "ReleaseLeaderElectionOnExit", support: GateSupport::AlwaysOn }];
 
-pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> Result<Sidecar, FlagError> {
-    disabled_gates(&GATES, given)?;
-    let (mut sidecar, mut config) = common::sidecar(given, environment, Role::HealthMonitor)?;
+pub(super) fn configure(parsed: &mut ParsedFlags, environment: &Environment) -> Result<Sidecar, FlagError> {
+    disabled_gates(&GATES, parsed)?;
+    let (mut sidecar, mut config) = common::sidecar(parsed, environment, Role::HealthMonitor)?;
     let default = config.health_monitor;
     config.health_monitor = Settings {
-        worker_options: common::worker_options(given, default.worker_options, "worker-threads")?,
-        monitor_interval: given.timeout("monitor-interval", default.monitor_interval)?,
-        list_volumes_interval: given.timeout("list-volumes-interval", default.list_volumes_interval)?,
-        node_watcher: given.is_set("enable-node-watcher"),
+        worker_options: common::worker_options(parsed, default.worker_options, "worker-threads")?,
+        monitor_interval: parsed.timeout("monitor-interval", default.monitor_interval)?,
+        list_volumes_interval: parsed.timeout("list-volumes-interval", default.list_volumes_interval)?,
+        node_watcher: parsed.is_set("enable-node-watcher"),
     };
     sidecar.controller = Some(config);
     Ok(sidecar)

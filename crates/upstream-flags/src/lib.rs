@@ -1,5 +1,5 @@
-//! The command lines of the upstream programs that the binary replaces: one file per program, with every flag that it has
-//! or had, and what the flags configure in Wharf. A test compares `docs/sidecar-flags.md` with these tables. Start reading
+//! The command lines of the upstream programs that the binary replaces. Each program has a file, with all its current and
+//! removed flags and what they configure in Wharf. A test compares `docs/sidecar-flags.md` with these tables. Start reading
 //! at [`Program::parse`].
 
 mod attacher;
@@ -56,7 +56,7 @@ pub enum Program {
     LivenessProbe,
 }
 
-/// What a command line requests.
+/// The result of parsing a command line.
 pub enum Invocation {
     /// Print this text and exit.
     Print(String),
@@ -93,7 +93,7 @@ const NO_WORKER_THREADS: Support = Support::Ignored("work is not bound to thread
 const NO_RESYNC: Support = Support::Ignored("watches deliver every change, so there is no resync");
 
 impl Program {
-    /// The program under whose name the binary was called.
+    /// The program that the binary was invoked as, by the file name in `argv0`.
     pub fn from_argv0(argv0: &OsStr) -> Option<Self> {
         match Path::new(argv0).file_name()?.to_str()? {
             "csi-provisioner" | "external-provisioner" => Some(Self::Provisioner),
@@ -115,39 +115,39 @@ impl Program {
     pub fn parse(self, args: &[String], environment: &Environment) -> Result<Invocation, String> {
         let flags: Vec<&'static Flag> = self.tables().into_iter().flatten().collect();
         let parse_invocation = || {
-            let mut given = parse(&flags, self.parse_until(), args)?;
-            if given.help {
+            let mut parsed = parse(&flags, self.parse_until(), args)?;
+            if parsed.help {
                 return Ok(Invocation::Print(self.help(&flags)));
             }
-            if given.is_set("version") {
+            if parsed.is_set("version") {
                 return Ok(Invocation::Print(concat!("wharf ", env!("CARGO_PKG_VERSION"), "\n").to_owned()));
             }
-            let log = logging::configure(&given, environment)?;
+            let log = logging::configure(&parsed, environment)?;
             let task = match self {
                 Self::Provisioner => {
-                    Task::Sidecar(Box::new(provisioner::configure(&mut given, environment)?))
+                    Task::Sidecar(Box::new(provisioner::configure(&mut parsed, environment)?))
                 }
-                Self::Attacher => Task::Sidecar(Box::new(attacher::configure(&mut given, environment)?)),
-                Self::Resizer => Task::Sidecar(Box::new(resizer::configure(&mut given, environment)?)),
+                Self::Attacher => Task::Sidecar(Box::new(attacher::configure(&mut parsed, environment)?)),
+                Self::Resizer => Task::Sidecar(Box::new(resizer::configure(&mut parsed, environment)?)),
                 Self::Snapshotter => {
-                    Task::Sidecar(Box::new(snapshotter::configure(&mut given, environment)?))
+                    Task::Sidecar(Box::new(snapshotter::configure(&mut parsed, environment)?))
                 }
                 Self::HealthMonitor => {
-                    Task::Sidecar(Box::new(health_monitor::configure(&mut given, environment)?))
+                    Task::Sidecar(Box::new(health_monitor::configure(&mut parsed, environment)?))
                 }
                 Self::SnapshotController => {
-                    Task::Sidecar(Box::new(snapshot_controller::configure(&mut given, environment)?))
+                    Task::Sidecar(Box::new(snapshot_controller::configure(&mut parsed, environment)?))
                 }
                 Self::SnapshotMetadata => {
-                    Task::SnapshotMetadata(Box::new(snapshot_metadata::configure(&given, environment)?))
+                    Task::SnapshotMetadata(Box::new(snapshot_metadata::configure(&parsed, environment)?))
                 }
-                Self::NodeDriverRegistrar => match registrar::configure(&given, environment)? {
-                    Some(work) => work,
+                Self::NodeDriverRegistrar => match registrar::configure(&parsed, environment)? {
+                    Some(task) => task,
                     None => return Ok(Invocation::Exit),
                 },
-                Self::LivenessProbe => Task::Sidecar(Box::new(liveness::configure(&given)?)),
+                Self::LivenessProbe => Task::Sidecar(Box::new(liveness::configure(&parsed)?)),
             };
-            Ok(Invocation::Run { task, log, warnings: given.warnings })
+            Ok(Invocation::Run { task, log, warnings: parsed.warnings })
         };
         parse_invocation().map_err(|FlagError(error)| format!("{}: {error}", self.name()))
     }
@@ -216,8 +216,8 @@ impl Program {
     }
 }
 
-fn driver(given: &ParsedFlags) -> Result<Endpoint, FlagError> {
-    let address = given.text("csi-address").unwrap_or(CSI_ADDRESS);
+fn csi_endpoint(parsed: &ParsedFlags) -> Result<Endpoint, FlagError> {
+    let address = parsed.text("csi-address").unwrap_or(CSI_ADDRESS);
     address.parse().map_err(|error| FlagError(format!("flag -csi-address: {error}")))
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use wharf_sidecar::process::{Address, Listen, Sidecar};
 
 use super::{
-    CSI_ADDRESS, Flag, FlagError, ParsedFlags, REMOVED_UPSTREAM, Support, ValueKind, driver, flag,
+    CSI_ADDRESS, Flag, FlagError, ParsedFlags, REMOVED_UPSTREAM, Support, ValueKind, csi_endpoint, flag,
     mutually_exclusive, parse_address,
 };
 use Support::Same;
@@ -24,12 +24,12 @@ pub(super) static FLAGS: [Flag; 7] = [
     flag("connection-timeout", Time, "0s", REMOVED_UPSTREAM),
 ];
 
-pub(super) fn configure(given: &ParsedFlags) -> Result<Sidecar, FlagError> {
-    let port = given.text("health-port").map_or(Ok(HEALTH_PORT), |port| {
+pub(super) fn configure(parsed: &ParsedFlags) -> Result<Sidecar, FlagError> {
+    let port = parsed.text("health-port").map_or(Ok(HEALTH_PORT), |port| {
         port.parse().map_err(|_| FlagError(format!("flag -health-port: {port:?} is not a port")))
     })?;
-    let metrics = Some(given.text("metrics-path").unwrap_or("/metrics").to_owned());
-    let listen = match (given.text("http-endpoint"), given.text("metrics-address")) {
+    let metrics = Some(parsed.text("metrics-path").unwrap_or("/metrics").to_owned());
+    let listen = match (parsed.text("http-endpoint"), parsed.text("metrics-address")) {
         (Some(_), Some(_)) => return Err(mutually_exclusive("metrics-address")),
         // As upstream: setting the default port explicitly is not a conflict.
         (Some(_), None) if port != HEALTH_PORT => return Err(mutually_exclusive("health-port")),
@@ -45,9 +45,9 @@ pub(super) fn configure(given: &ParsedFlags) -> Result<Sidecar, FlagError> {
         }
     };
     Ok(Sidecar {
-        driver: Some(driver(given)?),
+        driver: Some(csi_endpoint(parsed)?),
         registrar: None,
-        probe_timeout: Some(given.timeout("probe-timeout", Duration::from_secs(3))?),
+        probe_timeout: Some(parsed.timeout("probe-timeout", Duration::from_secs(3))?),
         controller: None,
         listen,
     })

@@ -57,8 +57,8 @@ pub enum LogFormat {
 }
 
 /// The log filter and format.
-pub(super) fn configure(given: &ParsedFlags, environment: &Environment) -> Result<LogOptions, FlagError> {
-    let filter = match given.number("v").unwrap_or_default() {
+pub(super) fn configure(parsed: &ParsedFlags, environment: &Environment) -> Result<LogOptions, FlagError> {
+    let filter = match parsed.number("v").unwrap_or_default() {
         // Only Wharf's crates: the libraries would log a dozen debug lines per probe.
         4..8 => Some(
             "info,wharf=debug,wharf_csi=debug,wharf_sidecar=debug,wharf_controllers=debug,wharf_cluster=debug",
@@ -66,7 +66,7 @@ pub(super) fn configure(given: &ParsedFlags, environment: &Environment) -> Resul
         8.. => Some("trace"),
         _ => None,
     };
-    let format = match given.text("logging-format") {
+    let format = match parsed.text("logging-format") {
         None | Some("text") => LogFormat::Text,
         Some("json") => LogFormat::Json,
         Some(other) => {

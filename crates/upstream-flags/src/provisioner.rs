@@ -69,52 +69,53 @@ pub(super) static GATES: [Gate; 5] = [
     Gate { name: "CrossNamespaceVolumeDataSource", support: GateSupport::NotImplemented },
 ];
 
-pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> Result<Sidecar, FlagError> {
-    let disabled = disabled_gates(&GATES, given)?;
-    let (mut sidecar, mut config) = common::sidecar(given, environment, Role::Provisioner)?;
-    if given.is_set("enable-leader-election") && config.election.is_none() {
-        config.election = Some(common::election(given, environment)?);
+pub(super) fn configure(parsed: &mut ParsedFlags, environment: &Environment) -> Result<Sidecar, FlagError> {
+    let disabled = disabled_gates(&GATES, parsed)?;
+    let (mut sidecar, mut config) = common::sidecar(parsed, environment, Role::Provisioner)?;
+    if parsed.is_set("enable-leader-election") && config.election.is_none() {
+        config.election = Some(common::election(parsed, environment)?);
     }
     // As upstream: this is the only program that reads KUBECONFIG.
     if let Some(path) = &environment.kubeconfig {
         config.connect.kubeconfig = Some(path.into());
     }
-    config.connect.server = given.text("master").map(str::to_owned);
+    config.connect.server = parsed.text("master").map(str::to_owned);
     config.topology = !disabled.contains(&"Topology");
     let default = Settings::default();
-    let prefix = given.text("volume-name-prefix").map_or(default.naming.prefix, str::to_owned);
-    let uuid_length = given.number("volume-name-uuid-length").and_then(|length| usize::try_from(length).ok());
+    let prefix = parsed.text("volume-name-prefix").map_or(default.naming.prefix, str::to_owned);
+    let uuid_length =
+        parsed.number("volume-name-uuid-length").and_then(|length| usize::try_from(length).ok());
     config.provisioner = Settings {
-        worker_options: common::worker_options(given, default.worker_options, "worker-threads")?,
+        worker_options: common::worker_options(parsed, default.worker_options, "worker-threads")?,
         naming: VolumeNaming { prefix, uuid_length },
-        default_fstype: given.text("default-fstype").unwrap_or_default().to_owned(),
-        extra_create_metadata: given.is_set("extra-create-metadata"),
-        strict_topology: given.is_set("strict-topology"),
-        immediate_topology: given.is_set_or("immediate-topology", true),
-        prevent_volume_mode_conversion: given.is_set_or("prevent-volume-mode-conversion", true),
-        controller_publish_readonly: given.is_set("controller-publish-readonly"),
-        capacity: capacity(given, environment)?,
+        default_fstype: parsed.text("default-fstype").unwrap_or_default().to_owned(),
+        extra_create_metadata: parsed.is_set("extra-create-metadata"),
+        strict_topology: parsed.is_set("strict-topology"),
+        immediate_topology: parsed.is_set_or("immediate-topology", true),
+        prevent_volume_mode_conversion: parsed.is_set_or("prevent-volume-mode-conversion", true),
+        controller_publish_readonly: parsed.is_set("controller-publish-readonly"),
+        capacity: capacity(parsed, environment)?,
         immediate_binding: None,
-        orphan_sweep: Some(given.duration("snapshot-orphan-sweep-interval", Duration::from_secs(300)))
+        orphan_sweep: Some(parsed.duration("snapshot-orphan-sweep-interval", Duration::from_secs(300)))
             .filter(|interval| !interval.is_zero()),
     };
-    if given.is_set("node-deployment") {
+    if parsed.is_set("node-deployment") {
         let Some(node) = &environment.node_name else {
             return Err(FlagError("-node-deployment needs the node's name: set NODE_NAME".to_owned()));
         };
         config.node = Some(node.clone());
         config.provisioner.immediate_binding =
-            given.is_set_or("node-deployment-immediate-binding", true).then(|| ImmediateBinding {
-                base_delay: given.duration("node-deployment-base-delay", Duration::from_secs(20)),
-                max_delay: given.duration("node-deployment-max-delay", Duration::from_secs(60)),
+            parsed.is_set_or("node-deployment-immediate-binding", true).then(|| ImmediateBinding {
+                base_delay: parsed.duration("node-deployment-base-delay", Duration::from_secs(20)),
+                max_delay: parsed.duration("node-deployment-max-delay", Duration::from_secs(60)),
             });
     }
     sidecar.controller = Some(config);
     Ok(sidecar)
 }
 
-fn capacity(given: &ParsedFlags, environment: &Environment) -> Result<Option<CapacitySettings>, FlagError> {
-    let central = match given.text("capacity-controller-deployment-mode") {
+fn capacity(parsed: &ParsedFlags, environment: &Environment) -> Result<Option<CapacitySettings>, FlagError> {
+    let central = match parsed.text("capacity-controller-deployment-mode") {
         None => false,
         Some("central") => true,
         Some(mode) => {
@@ -123,10 +124,10 @@ fn capacity(given: &ParsedFlags, environment: &Environment) -> Result<Option<Cap
             )));
         }
     };
-    if !central && !given.is_set("enable-capacity") {
+    if !central && !parsed.is_set("enable-capacity") {
         return Ok(None);
     }
-    let owner_level = given.number("capacity-ownerref-level").unwrap_or(1);
+    let owner_level = parsed.number("capacity-ownerref-level").unwrap_or(1);
     let owner_level = i32::try_from(owner_level)
         .map_err(|_| FlagError(format!("flag -capacity-ownerref-level: {owner_level} is too large")))?;
     if owner_level >= 0 && environment.pod_name.is_none() {
@@ -134,8 +135,8 @@ fn capacity(given: &ParsedFlags, environment: &Environment) -> Result<Option<Cap
         return Err(FlagError(error.to_owned()));
     }
     Ok(Some(CapacitySettings {
-        immediate_binding: given.is_set("capacity-for-immediate-binding"),
-        poll_interval: given.timeout("capacity-poll-interval", Duration::from_secs(60))?,
+        immediate_binding: parsed.is_set("capacity-for-immediate-binding"),
+        poll_interval: parsed.timeout("capacity-poll-interval", Duration::from_secs(60))?,
         owner_level,
         pod: environment.pod_name.clone(),
     }))

@@ -8,7 +8,7 @@ use wharf_sidecar::registrar::{self, legacy};
 
 use super::{
     CSI_ADDRESS, Environment, Flag, FlagError, NO_GO_RUNTIME, ParsedFlags, REMOVED_UPSTREAM, Support, Task,
-    ValueKind, driver, flag, mutually_exclusive, parse_address,
+    ValueKind, csi_endpoint, flag, mutually_exclusive, parse_address,
 };
 use Support::Same;
 use ValueKind::{Bool, Duration as Time, Number, Text};
@@ -60,26 +60,26 @@ pub(super) static FLAGS: [Flag; 13] = [
 ];
 
 /// Returns `None` if there is nothing to do.
-pub(super) fn configure(given: &ParsedFlags, environment: &Environment) -> Result<Option<Task>, FlagError> {
-    let path = given.text("kubelet-registration-path");
+pub(super) fn configure(parsed: &ParsedFlags, environment: &Environment) -> Result<Option<Task>, FlagError> {
+    let path = parsed.text("kubelet-registration-path");
     let legacy = |mode| -> Result<Option<Task>, FlagError> {
         Ok(Some(Task::LegacyRegistrar(legacy::Config {
-            driver: driver(given)?,
+            driver: csi_endpoint(parsed)?,
             connect: ConnectOptions {
-                kubeconfig: given.text("kubeconfig").map(Into::into),
+                kubeconfig: parsed.text("kubeconfig").map(Into::into),
                 ..Default::default()
             },
-            timeout: given.timeout("timeout", Duration::from_secs(1))?,
+            timeout: parsed.timeout("timeout", Duration::from_secs(1))?,
             mode,
         })))
     };
-    match (given.text("mode"), path) {
+    match (parsed.text("mode"), path) {
         (Some("kubelet-registration-probe"), Some(_)) => Ok(None),
         (Some("kubernetes-register"), _) => legacy(legacy::Mode::CsiDriverObject {
-            attach_required: given
+            attach_required: parsed
                 .text("driver-requires-attachment")
-                .map(|_| given.is_set("driver-requires-attachment")),
-            pod_info_on_mount: given.text("pod-info-mount-version").is_some(),
+                .map(|_| parsed.is_set("driver-requires-attachment")),
+            pod_info_on_mount: parsed.text("pod-info-mount-version").is_some(),
         }),
         (Some("node-register"), None) => match &environment.kube_node_name {
             Some(node) => legacy(legacy::Mode::NodeAnnotation { node: node.clone() }),
@@ -87,14 +87,14 @@ pub(super) fn configure(given: &ParsedFlags, environment: &Environment) -> Resul
                 Err(FlagError("-mode=node-register needs the node's name: set KUBE_NODE_NAME".to_owned()))
             }
         },
-        (_, Some(path)) => Ok(Some(Task::Sidecar(Box::new(sidecar(given, path)?)))),
+        (_, Some(path)) => Ok(Some(Task::Sidecar(Box::new(sidecar(parsed, path)?)))),
         (_, None) => Err(FlagError("kubelet-registration-path is a required parameter".to_owned())),
     }
 }
 
-fn sidecar(given: &ParsedFlags, kubelet_registration_path: &str) -> Result<Sidecar, FlagError> {
-    let port = given.number("health-port").filter(|port| *port > 0);
-    let address = match (port, given.text("http-endpoint")) {
+fn sidecar(parsed: &ParsedFlags, kubelet_registration_path: &str) -> Result<Sidecar, FlagError> {
+    let port = parsed.number("health-port").filter(|port| *port > 0);
+    let address = match (port, parsed.text("http-endpoint")) {
         (Some(_), Some(_)) => return Err(mutually_exclusive("health-port")),
         (Some(port), None) => Some(Address::port(parse_port(port)?)),
         (None, Some(address)) => Some(parse_address("http-endpoint", address)?),
@@ -102,12 +102,12 @@ fn sidecar(given: &ParsedFlags, kubelet_registration_path: &str) -> Result<Sidec
     };
     let metrics = Some("/metrics".to_owned());
     let config = registrar::Config {
-        plugin_registration_path: given.text("plugin-registration-path").unwrap_or("/registration").into(),
+        plugin_registration_path: parsed.text("plugin-registration-path").unwrap_or("/registration").into(),
         kubelet_registration_path: kubelet_registration_path.to_owned(),
-        timeout: given.timeout("timeout", Duration::from_secs(1))?,
+        timeout: parsed.timeout("timeout", Duration::from_secs(1))?,
     };
     Ok(Sidecar {
-        driver: Some(driver(given)?),
+        driver: Some(csi_endpoint(parsed)?),
         registrar: Some(config),
         probe_timeout: None,
         controller: None,

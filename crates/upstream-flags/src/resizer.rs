@@ -33,14 +33,14 @@ pub(super) static GATES: [Gate; 4] = [
     Gate { name: "ReleaseLeaderElectionOnExit", support: GateSupport::AlwaysOn },
 ];
 
-pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> Result<Sidecar, FlagError> {
-    disabled_gates(&GATES, given)?;
-    let (mut sidecar, mut config) = common::sidecar(given, environment, Role::Resizer)?;
-    config.connect.server = given.text("master").map(str::to_owned);
+pub(super) fn configure(parsed: &mut ParsedFlags, environment: &Environment) -> Result<Sidecar, FlagError> {
+    disabled_gates(&GATES, parsed)?;
+    let (mut sidecar, mut config) = common::sidecar(parsed, environment, Role::Resizer)?;
+    config.connect.server = parsed.text("master").map(str::to_owned);
     config.resizer = Settings {
-        worker_options: common::worker_options(given, config.resizer.worker_options, "workers")?,
-        handle_volume_inuse_error: given.is_set_or("handle-volume-inuse-error", true),
-        extra_modify_metadata: given.is_set("extra-modify-metadata"),
+        worker_options: common::worker_options(parsed, config.resizer.worker_options, "workers")?,
+        handle_volume_inuse_error: parsed.is_set_or("handle-volume-inuse-error", true),
+        extra_modify_metadata: parsed.is_set("extra-modify-metadata"),
     };
     sidecar.controller = Some(config);
     Ok(sidecar)

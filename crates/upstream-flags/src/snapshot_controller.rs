@@ -40,18 +40,18 @@ pub(super) static GATES: [Gate; 2] = [
     Gate { name: "ReleaseLeaderElectionOnExit", support: GateSupport::AlwaysOn },
 ];
 
-pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> Result<Sidecar, FlagError> {
-    let disabled = disabled_gates(&GATES, given)?;
-    let (mut sidecar, mut config) = common::sidecar(given, environment, Role::SnapshotController)?;
+pub(super) fn configure(parsed: &mut ParsedFlags, environment: &Environment) -> Result<Sidecar, FlagError> {
+    let disabled = disabled_gates(&GATES, parsed)?;
+    let (mut sidecar, mut config) = common::sidecar(parsed, environment, Role::SnapshotController)?;
     sidecar.driver = None;
     config.snapshot_controller = Settings {
         worker_options: common::worker_options(
-            given,
+            parsed,
             config.snapshot_controller.worker_options,
             "worker-threads",
         )?,
-        prevent_volume_mode_conversion: given.is_set_or("prevent-volume-mode-conversion", true),
-        distributed: given.is_set("enable-distributed-snapshotting"),
+        prevent_volume_mode_conversion: parsed.is_set_or("prevent-volume-mode-conversion", true),
+        distributed: parsed.is_set("enable-distributed-snapshotting"),
         groups: !disabled.contains(&GROUPS),
     };
     sidecar.controller = Some(config);

@@ -7,7 +7,8 @@ use wharf_sidecar::process::Address;
 use wharf_sidecar::snapshot_metadata::{Config, Tls};
 
 use super::{
-    CSI_ADDRESS, Environment, Flag, FlagError, ParsedFlags, Support, ValueKind, driver, flag, parse_address,
+    CSI_ADDRESS, Environment, Flag, FlagError, ParsedFlags, Support, ValueKind, csi_endpoint, flag,
+    parse_address,
 };
 use Support::{Ignored, Same};
 use ValueKind::{Bool, Count, Decimal, Duration as Time, Number, Text};
@@ -36,19 +37,19 @@ pub(super) static FLAGS: [Flag; 17] = [
     flag("version", Bool, "false", Same("prints the version of wharf")),
 ];
 
-pub(super) fn configure(given: &ParsedFlags, environment: &Environment) -> Result<Config, FlagError> {
+pub(super) fn configure(parsed: &ParsedFlags, environment: &Environment) -> Result<Config, FlagError> {
     let required = |flag: &str, variable: &Option<String>| {
-        let value = given.text(flag).map(str::to_owned).or_else(|| variable.clone());
+        let value = parsed.text(flag).map(str::to_owned).or_else(|| variable.clone());
         value.map(Into::into).ok_or_else(|| FlagError(format!("flag -{flag} is required")))
     };
-    let port = match given.number("port") {
+    let port = match parsed.number("port") {
         None => PORT,
         Some(port) => u16::try_from(port)
             .ok()
             .filter(|port| *port > 0)
             .ok_or_else(|| FlagError(format!("flag -port: {port} is not a port")))?,
     };
-    let only_1_3 = match given.text("tls-min-version") {
+    let only_1_3 = match parsed.text("tls-min-version") {
         None | Some("" | "VersionTLS12") => false,
         Some("VersionTLS13") => true,
         Some(other) => {
@@ -57,15 +58,15 @@ pub(super) fn configure(given: &ParsedFlags, environment: &Environment) -> Resul
         }
     };
     // As upstream: zero or a negative number means the default.
-    let minutes = given.number("max-streaming-duration-min").and_then(|minutes| u64::try_from(minutes).ok());
+    let minutes = parsed.number("max-streaming-duration-min").and_then(|minutes| u64::try_from(minutes).ok());
     let minutes = minutes.filter(|minutes| *minutes > 0).unwrap_or(10);
-    let qps = given.decimal("kube-api-qps").filter(|qps| *qps > 0.0);
-    let burst = given.number("kube-api-burst").and_then(|burst| u32::try_from(burst).ok());
-    let metrics = given.text("metrics-path").unwrap_or("/metrics").to_owned();
+    let qps = parsed.decimal("kube-api-qps").filter(|qps| *qps > 0.0);
+    let burst = parsed.number("kube-api-burst").and_then(|burst| u32::try_from(burst).ok());
+    let metrics = parsed.text("metrics-path").unwrap_or("/metrics").to_owned();
     Ok(Config {
-        driver: driver(given)?,
+        driver: csi_endpoint(parsed)?,
         connect: ConnectOptions {
-            kubeconfig: given.text("kubeconfig").map(Into::into),
+            kubeconfig: parsed.text("kubeconfig").map(Into::into),
             qps,
             burst: qps.map(|_| burst.unwrap_or(10)),
             ..ConnectOptions::default()
@@ -76,12 +77,12 @@ pub(super) fn configure(given: &ParsedFlags, environment: &Environment) -> Resul
             key: required("tls-key", &environment.tls_key)?,
             tls13_only: only_1_3,
         },
-        audience: given.text("audience").map(str::to_owned),
+        audience: parsed.text("audience").map(str::to_owned),
         max_stream_duration: Duration::from_secs(minutes.saturating_mul(60)),
         http_endpoint: Some(parse_address(
             "http-endpoint",
-            given.text("http-endpoint").unwrap_or(HTTP_ENDPOINT),
+            parsed.text("http-endpoint").unwrap_or(HTTP_ENDPOINT),
         )?),
-        metrics_path: (!given.is_set("disable-metrics")).then_some(metrics),
+        metrics_path: (!parsed.is_set("disable-metrics")).then_some(metrics),
     })
 }

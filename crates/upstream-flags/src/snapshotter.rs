@@ -32,18 +32,18 @@ pub(super) static GATES: [Gate; 2] = [
     Gate { name: "ReleaseLeaderElectionOnExit", support: GateSupport::AlwaysOn },
 ];
 
-pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> Result<Sidecar, FlagError> {
-    let disabled = disabled_gates(&GATES, given)?;
-    let (mut sidecar, mut config) = common::sidecar(given, environment, Role::Snapshotter)?;
+pub(super) fn configure(parsed: &mut ParsedFlags, environment: &Environment) -> Result<Sidecar, FlagError> {
+    let disabled = disabled_gates(&GATES, parsed)?;
+    let (mut sidecar, mut config) = common::sidecar(parsed, environment, Role::Snapshotter)?;
     let default = Settings::default();
     config.snapshotter = Settings {
-        worker_options: common::worker_options(given, default.worker_options, "worker-threads")?,
-        naming: naming(given, "snapshot", default.naming),
-        group_naming: naming(given, "groupsnapshot", default.group_naming),
-        extra_create_metadata: given.is_set("extra-create-metadata"),
+        worker_options: common::worker_options(parsed, default.worker_options, "worker-threads")?,
+        naming: naming(parsed, "snapshot", default.naming),
+        group_naming: naming(parsed, "groupsnapshot", default.group_naming),
+        extra_create_metadata: parsed.is_set("extra-create-metadata"),
         groups: !disabled.contains(&"CSIVolumeGroupSnapshot"),
     };
-    if given.is_set("node-deployment") {
+    if parsed.is_set("node-deployment") {
         if config.election.is_some() {
             let error = "-node-deployment and -leader-election are mutually exclusive: each node has its own snapshots";
             return Err(FlagError(error.to_owned()));
@@ -57,8 +57,8 @@ pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> R
     Ok(sidecar)
 }
 
-fn naming(given: &ParsedFlags, what: &str, default: VolumeNaming) -> VolumeNaming {
-    let prefix = given.text(&format!("{what}-name-prefix")).map_or(default.prefix, str::to_owned);
-    let uuid_length = given.number(&format!("{what}-name-uuid-length"));
+fn naming(parsed: &ParsedFlags, what: &str, default: VolumeNaming) -> VolumeNaming {
+    let prefix = parsed.text(&format!("{what}-name-prefix")).map_or(default.prefix, str::to_owned);
+    let uuid_length = parsed.number(&format!("{what}-name-uuid-length"));
     VolumeNaming { prefix, uuid_length: uuid_length.and_then(|length| usize::try_from(length).ok()) }
 }

@@ -28,7 +28,7 @@ use crate::signal::stop_signal;
 use crate::status_pages;
 use departures::Departure;
 
-const EXPLANATION: &str = "\
+const AFTER_HELP: &str = "\
 Replaces kubelet on machines whose pods may run as processes of the machine. It registers the node, serves the CSI drivers \
 that register in ROOT/plugins_registry, mounts volumes at kubelet's paths and runs pods. Images are not pulled: containers \
 run the machine's own programs.
@@ -42,7 +42,7 @@ uses only a node's permissions: it reads the objects that its pods use by name, 
 
 /// Run the pods of this node, in place of kubelet
 #[derive(Debug, Args)]
-#[command(after_help = EXPLANATION)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct NodeArgs {
     /// Kubeconfig file [default: the pod's service account, else KUBECONFIG or ~/.kube/config]
     #[arg(long, value_name = "FILE")]

@@ -18,7 +18,7 @@ use wharf_model::Time;
 
 use crate::signal::stop_signal;
 
-const EXPLANATION: &str = "\
+const AFTER_HELP: &str = "\
 A small Kubernetes API server for one machine. It stores claims, volumes, pods, secrets, leases and the other objects that \
 storage needs durably in --data-dir. kubectl, the Wharf sidecar and other clients use it like the API server of a cluster. \
 It has no dependencies: no etcd, no other process.
@@ -42,7 +42,7 @@ See docs/apiserver.md.";
 
 /// Run a Kubernetes API server for this machine
 #[derive(Debug, Args)]
-#[command(after_help = EXPLANATION, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_help = AFTER_HELP, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct ApiserverArgs {
     #[command(subcommand)]
     command: Option<Command>,
@@ -201,7 +201,7 @@ async fn serve(
         writeln!(stdout, "api {}", server.url())?;
         stdout.flush()?;
     }
-    tracing::info!(url = server.url(), data = %data_dir.display(), "serving API");
+    tracing::info!(url = server.url(), data_dir = %data_dir.display(), "serving API");
     let stop = CancellationToken::new();
     let serving = server.run(api.clone(), pki, names, stop.clone());
     tokio::pin!(serving);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use wharf_backup::{MetadataService, ServiceOptions};
 
-const EXPLANATION: &str = "\
+const AFTER_HELP: &str = "\
 The data is read from --data: the block device of a volume that was restored from the snapshot, or a file with the \
 snapshot's bytes. The snapshot metadata service (wharf snapshot-metadata, or upstream's external-snapshot-metadata) reports \
 which blocks to read.
@@ -19,7 +19,7 @@ Examples:
 
 /// Create full and incremental backups of block volumes from their snapshots, and restore them
 #[derive(Debug, Args)]
-#[command(after_help = EXPLANATION)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct BackupArgs {
     #[command(subcommand)]
     command: Command,

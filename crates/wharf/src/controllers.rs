@@ -22,7 +22,7 @@ use crate::status_pages;
 use departures::Departure;
 pub(crate) use departures::Settings;
 
-const EXPLANATION: &str = "\
+const AFTER_HELP: &str = "\
 Replaces the controllers of the same names in kube-controller-manager (`protection` replaces its three protection \
 controllers). Disable them there first:
 
@@ -32,12 +32,12 @@ controllers). Disable them there first:
 `scheduler` replaces kube-scheduler for pods with schedulerName default-scheduler. It runs only if you name it. `wharf up` \
 already includes all controllers.";
 
-/// The lease of the leader election.
+/// Name of the Lease for leader election.
 const LEASE: &str = "wharf-controllers";
 
 /// Run the volume controllers, in place of kube-controller-manager's
 #[derive(Debug, Args)]
-#[command(after_help = EXPLANATION)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct ControllersArgs {
     /// Kubeconfig file [default: the pod's service account, else KUBECONFIG or ~/.kube/config]
     #[arg(long, value_name = "FILE")]
@@ -115,7 +115,7 @@ impl Controller {
         Self::Scheduler,
     ];
 
-    /// Its name in logs and errors.
+    /// The name in logs and errors.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Binder => "volume binder",
@@ -182,30 +182,31 @@ pub(crate) async fn run(args: ControllersArgs) -> anyhow::Result<()> {
     } = args;
     let mut settings = Settings::with(&as_upstream);
     settings.attach_detach.disable_force_detach_on_timeout = disable_force_detach_on_timeout;
-    let stopped = stop_signal()?;
+    let stop_signal = stop_signal()?;
     let identity = Environment::read().identity();
     let cluster = Cluster::connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?;
-    let (health_registry, counters) = (HealthRegistry::default(), ControllerMetrics::default());
-    let serving = status_pages::serve(health_registry.clone(), metrics).await?;
-    let (registered, client) = (counters.clone(), cluster.clone());
-    health_registry.register("controllers", move || registered.encode(Some(&client)));
+    let (health_registry, controller_metrics) = (HealthRegistry::default(), ControllerMetrics::default());
+    let server = status_pages::serve(health_registry.clone(), metrics).await?;
+    let (page_metrics, page_cluster) = (controller_metrics.clone(), cluster.clone());
+    health_registry.register("controllers", move || page_metrics.encode(Some(&page_cluster)));
     let stop = CancellationToken::new();
     let leadership = leader_election.then(|| {
         let options = LeaseOptions::new(leader_election_namespace, LEASE, identity.as_str());
         Leadership::start(&cluster, options)
     });
     let gate = Gate::new(leadership.clone(), stop.clone());
-    let selected = controllers
-        .unwrap_or_else(|| Controller::ALL.into_iter().filter(|one| *one != Controller::Scheduler).collect());
+    let selected = controllers.unwrap_or_else(|| {
+        Controller::ALL.into_iter().filter(|controller| *controller != Controller::Scheduler).collect()
+    });
     let mut running = JoinSet::new();
     for controller in selected {
         tracing::info!(controller = controller.name(), "starting controller");
-        let (settings, metrics) = (settings.clone(), counters.clone());
+        let (settings, metrics) = (settings.clone(), controller_metrics.clone());
         running.spawn(controller.run(cluster.clone(), gate.clone(), identity.clone(), settings, metrics));
     }
     let result = tokio::select! {
-        () = stopped => Ok(()),
-        error = serving => Err(error),
+        () = stop_signal => Ok(()),
+        error = server => Err(error),
     };
     stop.cancel();
     while running.join_next().await.is_some() {}

@@ -23,7 +23,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval between reads of the mount table.
 const MOUNT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-const EXPLANATION: &str = "\
+const AFTER_HELP: &str = "\
 Deletes all pods, waits until every volume is unmounted, then stops `wharf up`. Pods get their termination grace period, as \
 with `kubectl drain`. Claims, volumes, all other objects and the data remain for the next `wharf up`.
 
@@ -34,7 +34,7 @@ With --keep-pods, only `wharf up` itself stops. Pods keep running, and the next 
 
 /// Stop `wharf up` and its pods
 #[derive(Debug, Args)]
-#[command(after_help = EXPLANATION)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct DownArgs {
     /// Data directory of `wharf up`
     #[arg(long, env = "WHARF_DATA_DIR", value_name = "DIR", default_value = DATA_DIR)]

@@ -11,7 +11,7 @@ use crate::ExitStatus;
 use crate::output::Format;
 use crate::up::DataDir;
 
-const EXPLANATION: &str = "\
+const AFTER_HELP: &str = "\
 Follows the object from claim to volume, attachment, node and driver. For each step that is not done, it prints what the \
 step is waiting for, since when, which component has to act, and the last error. The command only reads. If it lacks \
 permission to read an object, it says so.
@@ -31,7 +31,7 @@ Exit status:
 
 /// Explain why a claim, pod, volume or snapshot is not ready
 #[derive(Debug, Args)]
-#[command(after_help = EXPLANATION)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct ExplainArgs {
     /// pvc/NAME, pod/NAME, pv/NAME or volumesnapshot/NAME
     #[arg(value_name = "KIND/NAME")]

@@ -41,7 +41,7 @@ const CRDS: [&str; 7] = [
     include_str!("../../../deploy/crds/snapshotmetadataservices.yaml"),
 ];
 
-const EXPLANATION: &str = "\
+const AFTER_HELP: &str = "\
 Installs these CustomResourceDefinitions, with their validation rules:
 
   snapshot.storage.k8s.io/v1
@@ -73,7 +73,7 @@ enum Target {
 
 /// Install or upgrade the snapshot CRDs
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXPLANATION)]
+#[command(after_help = AFTER_HELP)]
 struct CrdArgs {
     /// Kubeconfig file [default: the pod's service account, else KUBECONFIG or ~/.kube/config]
     #[arg(long, value_name = "FILE")]

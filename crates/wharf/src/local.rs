@@ -15,13 +15,13 @@ use wharf_linux::Linux;
 use crate::output::{Format, Report, Table, or_dash};
 use crate::size::human_size;
 
-const EXPLANATION: &str = "\
+const AFTER_HELP: &str = "\
 `list`, `check` and `purge --dry-run` only read the pool and work while the driver runs. `purge` and `check --adopt` change \
 the pool: stop the driver first.";
 
 /// Inspect and repair a pool of the local driver
 #[derive(Debug, Args)]
-#[command(after_help = EXPLANATION)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct LocalArgs {
     #[command(subcommand)]
     command: Command,

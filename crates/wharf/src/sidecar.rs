@@ -19,7 +19,7 @@ use roles::RolesArgs;
 
 pub(crate) use snapshot_controller::{SnapshotControllerArgs, run as run_snapshot_controller};
 
-const EXPLANATION: &str = "\
+const AFTER_HELP: &str = "\
 The controller roles and what they replace:
   provisioner           external-provisioner
   attacher              external-attacher
@@ -59,7 +59,7 @@ that program's flags.";
 
 /// Run the Kubernetes sidecars of a CSI driver in one process
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXPLANATION)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct SidecarArgs {
     /// The driver's socket, such as /csi/csi.sock
     #[arg(long, value_name = "SOCKET", default_value = "/run/csi/socket")]

@@ -11,7 +11,7 @@ use wharf_sidecar::snapshot_metadata::{self, Config, Tls};
 use crate::sidecar::parse_duration;
 use crate::signal::stop_signal;
 
-const EXPLANATION: &str = "\
+const AFTER_HELP: &str = "\
 Replaces external-snapshot-metadata. It runs next to a driver with the capability SNAPSHOT_METADATA_SERVICE. If the binary \
 is called csi-snapshot-metadata (a link of that name is enough), it takes that program's flags.
 
@@ -28,7 +28,7 @@ Example:
 
 /// Serve the allocated and changed blocks of snapshots to backup programs
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXPLANATION)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct SnapshotMetadataArgs {
     /// The driver's socket, such as /csi/csi.sock
     #[arg(long, value_name = "SOCKET", default_value = "/run/csi/socket")]
@@ -45,7 +45,7 @@ pub(crate) struct SnapshotMetadataArgs {
     /// Address of the service, instead of --port, such as 127.0.0.1:50051
     #[arg(long, value_name = "ADDRESS", conflicts_with = "port")]
     address: Option<Address>,
-    /// Audience of tokens [default: the audience of the driver's SnapshotMetadataService]
+    /// Required token audience [default: the audience of the driver's SnapshotMetadataService]
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     audience: Option<String>,
     /// Maximum duration of a response stream
@@ -59,7 +59,7 @@ pub(crate) struct SnapshotMetadataArgs {
     http_endpoint: Address,
 }
 
-/// `wharf snapshot-metadata`.
+/// Runs `wharf snapshot-metadata`.
 pub(crate) async fn run(args: SnapshotMetadataArgs) -> anyhow::Result<()> {
     let SnapshotMetadataArgs {
         csi_address,
@@ -85,7 +85,7 @@ pub(crate) async fn run(args: SnapshotMetadataArgs) -> anyhow::Result<()> {
     .await
 }
 
-/// Serves until a stop signal.
+/// Serves snapshot metadata until the process receives a stop signal.
 pub(crate) async fn serve(config: Config) -> anyhow::Result<()> {
     Ok(snapshot_metadata::run(config, stop_signal()?).await?)
 }

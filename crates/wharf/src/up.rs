@@ -26,7 +26,7 @@ use external_driver::ExternalDriver;
 
 pub(crate) const DATA_DIR: &str = "/var/lib/wharf";
 
-const EXPLANATION: &str = "\
+const AFTER_HELP: &str = "\
 Runs the Kubernetes API, the volume controllers, a scheduler, a node agent and the local CSI driver in one process. Apply \
 a claim and a pod, and the pod runs with its volume:
 
@@ -57,7 +57,7 @@ unmounts their volumes.";
 
 /// Run Kubernetes storage on this machine, without a cluster
 #[derive(Debug, Args)]
-#[command(after_help = EXPLANATION)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct UpArgs {
     /// Data directory; created if it does not exist
     #[arg(long, env = "WHARF_DATA_DIR", value_name = "DIR", default_value = DATA_DIR)]

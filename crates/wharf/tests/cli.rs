@@ -8,7 +8,7 @@ fn wharf(words: &[&str]) -> Output {
         .env_remove("WHARF_CSI_ENDPOINT")
         .env_remove("RUST_LOG")
         .output()
-        .expect("start wharf")
+        .expect("failed to start wharf")
 }
 
 fn stdout(output: &Output) -> String {
@@ -69,7 +69,7 @@ fn invalid_command_line_exits_with_2_and_prints_to_stderr() {
 
 #[test]
 fn failed_call_exits_with_1_and_prints_its_code() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("failed to create a directory");
     let endpoint = format!("unix://{}/missing.sock", dir.path().display());
     let output = wharf(&["csi", "--endpoint", &endpoint, "--timeout", "2s", "identity", "info"]);
     assert_eq!(output.status.code(), Some(1));

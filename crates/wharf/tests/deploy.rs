@@ -138,7 +138,7 @@ fn local_daemon_set_matches_the_binary() {
         assert!(named, "{mount}");
     }
     // The binary accepts the flags: the first error is the missing pool.
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("failed to create a directory");
     let arguments: Vec<String> = arguments
         .into_iter()
         .map(|argument| match argument.split_once('=') {
@@ -147,7 +147,8 @@ fn local_daemon_set_matches_the_binary() {
             _ => argument.replace("$(NODE_NAME)", "n1"),
         })
         .collect();
-    let output = Command::new(env!("CARGO_BIN_EXE_wharf")).args(&arguments).output().expect("start wharf");
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_wharf")).args(&arguments).output().expect("failed to start wharf");
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("/none"), "{stderr}");
@@ -201,7 +202,7 @@ fn digitalocean_manifest_has_csi_digitaloceans_names_and_minimal_permissions() {
 #[test]
 fn digitalocean_manifest_flags_are_accepted() {
     let objects = objects("digitalocean.yaml");
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("failed to create a directory");
     for (kind, expected) in [("StatefulSet", "/none"), ("DaemonSet", "metadata service")] {
         let container = &one(&objects, kind)["spec"]["template"]["spec"]["containers"][0];
         let mut arguments: Vec<String> = texts(&container["args"])
@@ -213,8 +214,10 @@ fn digitalocean_manifest_flags_are_accepted() {
             })
             .collect();
         arguments.push("--metadata-url=http://127.0.0.1:9".to_owned());
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_wharf")).args(&arguments).output().expect("start wharf");
+        let output = Command::new(env!("CARGO_BIN_EXE_wharf"))
+            .args(&arguments)
+            .output()
+            .expect("failed to start wharf");
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{stderr}");
         assert!(stderr.contains(expected), "{stderr}");
@@ -238,7 +241,11 @@ fn systemd_unit_matches_the_binary_and_keeps_pods_running() {
     let mut words = start.split_whitespace();
     assert_eq!(words.next(), Some("/usr/local/bin/wharf"));
     // Help is printed only if the arguments before it are valid.
-    let output = Command::new(env!("CARGO_BIN_EXE_wharf")).args(words).arg("--help").output().expect("start");
+    let output = Command::new(env!("CARGO_BIN_EXE_wharf"))
+        .args(words)
+        .arg("--help")
+        .output()
+        .expect("failed to start");
     let help = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(0), "{start}: {}", String::from_utf8_lossy(&output.stderr));
     assert!(help.contains("Usage: wharf up"), "{help}");

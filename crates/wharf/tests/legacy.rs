@@ -33,7 +33,7 @@ struct Server {
 
 impl Server {
     fn start(&self) -> u16 {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("failed to listen");
         let port = listener.local_addr().expect("an address").port();
         let server = self.clone();
         std::thread::spawn(move || {
@@ -78,7 +78,7 @@ impl Server {
             )
         };
         let drivers = "/apis/storage.k8s.io/v1/csidrivers";
-        let mut objects = self.objects.lock().expect("the objects");
+        let mut objects = self.objects.lock().expect("the lock is not poisoned");
         match (method, path) {
             ("POST", path) if path == drivers && objects.driver.is_some() => refuse(409, "AlreadyExists"),
             ("POST", path) if path == drivers => {
@@ -111,7 +111,7 @@ impl Server {
     fn wait_for<T>(&self, what: &str, found: impl Fn(&Objects) -> Option<T>) -> T {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
-            if let Some(found) = found(&self.objects.lock().expect("the objects")) {
+            if let Some(found) = found(&self.objects.lock().expect("the lock is not poisoned")) {
                 return found;
             }
             assert!(Instant::now() < deadline, "timed out waiting: {what}");
@@ -125,17 +125,17 @@ struct Process(Child);
 
 impl Process {
     fn start(program: &Path, arguments: &[&str], log: &Path) -> Self {
-        let log = std::fs::File::create(log).expect("a log");
+        let log = std::fs::File::create(log).expect("failed to create the log");
         let mut command = Command::new(program);
         command.args(arguments).env("KUBE_NODE_NAME", "n1").env_remove("RUST_LOG");
-        Self(command.stdin(Stdio::null()).stderr(log).spawn().expect("start it"))
+        Self(command.stdin(Stdio::null()).stderr(log).spawn().expect("failed to start the process"))
     }
 
     /// Sends a signal and returns the exit status.
     fn stop(&mut self, signal: &str) -> Option<i32> {
         let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status();
-        assert!(sent.expect("run kill").success());
-        self.0.wait().expect("wait for it").code()
+        assert!(sent.expect("failed to run kill").success());
+        self.0.wait().expect("failed to wait for the process").code()
     }
 }
 
@@ -156,10 +156,10 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
+        let dir = tempfile::tempdir().expect("failed to create a directory");
         let path = |name: &str| dir.path().join(name).display().to_string();
         std::fs::create_dir(path("pool")).expect("a pool");
-        symlink(WHARF, path("driver-registrar")).expect("a link");
+        symlink(WHARF, path("driver-registrar")).expect("failed to create the link");
         let flags =
             ["driver", "local", "--node-id=id-1", "--endpoint", &path("csi.sock"), "--pool", &path("pool")];
         let driver = Process::start(Path::new(WHARF), &flags, &dir.path().join("driver.log"));
@@ -170,7 +170,7 @@ impl Node {
             "clusters": [{"name": "c", "cluster": {"server": format!("http://127.0.0.1:{}", server.start())}}],
             "users": [{"name": "u", "user": {}}],
         });
-        std::fs::write(path("kubeconfig"), config.to_string()).expect("write it");
+        std::fs::write(path("kubeconfig"), config.to_string()).expect("failed to write the file");
         Self { dir, server, _driver: driver }
     }
 
@@ -197,11 +197,11 @@ fn csi_driver_object_is_created_and_deleted_only_on_sigint() {
     assert_eq!(registrar.stop("-TERM"), Some(0));
     node.server.wait_for("CSIDriver remains", exists);
 
-    node.server.objects.lock().expect("the objects").driver = None;
+    node.server.objects.lock().expect("the lock is not poisoned").driver = None;
     let mut registrar = node.registrar(&["--mode=kubernetes-register"]);
     node.server.wait_for("CSIDriver is created again", exists);
     assert_eq!(registrar.stop("-INT"), Some(0));
-    let objects = node.server.objects.lock().expect("the objects");
+    let objects = node.server.objects.lock().expect("the lock is not poisoned");
     assert_eq!((&objects.driver, objects.created), (&None, 2));
 }
 
@@ -209,7 +209,7 @@ fn csi_driver_object_is_created_and_deleted_only_on_sigint() {
 #[test]
 fn node_id_annotation_keeps_entries_of_other_drivers() {
     let node = Node::new();
-    node.server.objects.lock().expect("the objects").node = json!({
+    node.server.objects.lock().expect("the lock is not poisoned").node = json!({
         "apiVersion": "v1", "kind": "Node",
         "metadata": {"name": "n1", "uid": "u", "resourceVersion": "1", "annotations": {NODE_ID: r#"{"other":"x"}"#}},
     });
@@ -218,5 +218,8 @@ fn node_id_annotation_keeps_entries_of_other_drivers() {
     let expected = json!(r#"{"local.csi.wharf.dev":"id-1","other":"x"}"#);
     node.server.wait_for("annotation is written", |objects| (annotation(objects) == expected).then_some(()));
     assert_eq!(registrar.stop("-INT"), Some(0));
-    assert_eq!(annotation(&node.server.objects.lock().expect("the objects")), json!(r#"{"other":"x"}"#));
+    assert_eq!(
+        annotation(&node.server.objects.lock().expect("the lock is not poisoned")),
+        json!(r#"{"other":"x"}"#)
+    );
 }

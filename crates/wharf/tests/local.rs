@@ -15,8 +15,8 @@ struct Driver {
 
 impl Driver {
     fn start() -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        std::fs::create_dir(dir.path().join("pool")).expect("a directory for the pool");
+        let dir = tempfile::tempdir().expect("failed to create a directory");
+        std::fs::create_dir(dir.path().join("pool")).expect("failed to create a directory for the pool");
         let child = Command::new(env!("CARGO_BIN_EXE_wharf"))
             .args(["driver", "local", "--node-id", "n1", "--log-format", "json"])
             .arg("--endpoint")
@@ -26,7 +26,7 @@ impl Driver {
             .stdin(Stdio::null())
             .stderr(std::fs::File::create(dir.path().join("log")).expect("a log"))
             .spawn()
-            .expect("start the driver");
+            .expect("failed to start the driver");
         let driver = Self { dir, child };
         driver.wait_until("the driver listens", || driver.socket().exists());
         driver
@@ -63,8 +63,8 @@ impl Driver {
     /// Sends the signal and returns the exit status.
     fn stop(&mut self, signal: &str) -> Option<i32> {
         let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
-        assert!(sent.expect("run kill").success());
-        self.child.wait().expect("wait for the driver").code()
+        assert!(sent.expect("failed to run kill").success());
+        self.child.wait().expect("failed to wait for the driver").code()
     }
 }
 
@@ -81,7 +81,7 @@ fn wharf(words: &[&str]) -> Output {
         .args(words)
         .env_remove("RUST_LOG")
         .output()
-        .expect("start wharf")
+        .expect("failed to start wharf")
 }
 
 fn json(output: Output) -> Value {
@@ -122,7 +122,8 @@ fn pool_is_served_inspected_and_purged() {
     assert!(!driver.socket().exists(), "the socket was not removed");
     assert_eq!(json(driver.local(&["local", "purge"]))["removed"], Value::Array(vec![]));
     // A missing image is an error, which the exit status reports, too.
-    std::fs::remove_file(driver.dir.path().join("pool/volumes").join(&id).join("image")).expect("remove");
+    std::fs::remove_file(driver.dir.path().join("pool/volumes").join(&id).join("image"))
+        .expect("failed to remove");
     let check = driver.local(&["local", "check"]);
     assert_eq!(check.status.code(), Some(1));
     let found: Value = serde_json::from_slice(&check.stdout).expect("JSON on stdout");
@@ -143,7 +144,7 @@ fn json_log_lines_parse_and_sigint_stops_the_driver() {
 
 #[test]
 fn missing_pool_directory_is_an_error_and_not_created() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("failed to create a directory");
     let missing = dir.path().join("pool");
     let socket = dir.path().join("csi.sock").display().to_string();
     let pool = missing.display().to_string();

@@ -28,9 +28,9 @@ impl Process {
             .args(arguments)
             .env_remove("RUST_LOG")
             .stdin(Stdio::null())
-            .stderr(std::fs::File::create(&log).expect("a log"))
+            .stderr(std::fs::File::create(&log).expect("failed to create the log"))
             .spawn()
-            .expect("start the process");
+            .expect("failed to start the process");
         Self { child, log }
     }
 
@@ -40,13 +40,13 @@ impl Process {
 
     fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
-        assert!(sent.expect("run kill").success());
+        assert!(sent.expect("failed to run kill").success());
     }
 
     /// Sends SIGTERM and returns the exit status.
     fn stop(&mut self) -> Option<i32> {
         self.signal("-TERM");
-        self.child.wait().expect("wait for it").code()
+        self.child.wait().expect("failed to wait for the process").code()
     }
 
     /// The address of its HTTP endpoints.
@@ -61,11 +61,11 @@ impl Process {
 
     /// Status and body of a GET request.
     fn get(&self, path: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(self.address()).expect("connect");
+        let mut stream = TcpStream::connect(self.address()).expect("failed to connect");
         write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-            .expect("send the request");
+            .expect("failed to send the request");
         let mut response = String::new();
-        stream.read_to_string(&mut response).expect("read the response");
+        stream.read_to_string(&mut response).expect("failed to read the response");
         let (head, text) = response.split_once("\r\n\r\n").expect("an HTTP response");
         (head[9..12].parse().expect("a status"), text.to_owned())
     }
@@ -108,9 +108,9 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
+        let dir = tempfile::tempdir().expect("failed to create a directory");
         for name in ["pool", "registration"] {
-            std::fs::create_dir(dir.path().join(name)).expect("a directory");
+            std::fs::create_dir(dir.path().join(name)).expect("failed to create a directory");
         }
         let kubelet = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         Self { dir, kubelet }
@@ -125,7 +125,7 @@ impl Node {
         let path = self.path("kubeconfig");
         let text = "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], \
                     clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {}}]}";
-        std::fs::write(&path, text).expect("write it");
+        std::fs::write(&path, text).expect("failed to write the file");
         path
     }
 
@@ -192,7 +192,7 @@ impl Node {
         let status = RegistrationStatus { plugin_registered, error: error.to_owned() };
         let notified = self
             .call(async |client| client.registration().notify_registration_status(status).await.map(|_| ()));
-        notified.expect("call NotifyRegistrationStatus");
+        notified.expect("failed to call NotifyRegistrationStatus");
     }
 }
 
@@ -298,7 +298,7 @@ fn removed_socket_or_directory_is_restored() {
     let sidecar = node.sidecar();
     let first = node.next_socket(None);
     node.info();
-    std::fs::remove_file(node.socket()).expect("remove the socket");
+    std::fs::remove_file(node.socket()).expect("failed to remove the socket");
     let removed = Instant::now();
     let second = node.next_socket(Some(&first));
     assert!(removed.elapsed() < Duration::from_secs(5), "only the periodic check noticed the removal");
@@ -306,9 +306,9 @@ fn removed_socket_or_directory_is_restored() {
 
     // The directory itself is removed and created again, as when a node is set up again.
     let directory = node.dir.path().join("registration");
-    std::fs::remove_dir_all(&directory).expect("remove the directory");
+    std::fs::remove_dir_all(&directory).expect("failed to remove the directory");
     sidecar.wait_for_status("/healthz/registration", 404);
-    std::fs::create_dir(&directory).expect("create the directory again");
+    std::fs::create_dir(&directory).expect("failed to create the directory again");
     node.next_socket(Some(&second));
     node.info();
     sidecar.wait_for_status("/healthz/registration", 200);
@@ -318,10 +318,10 @@ fn removed_socket_or_directory_is_restored() {
 #[test]
 fn existing_file_that_is_not_a_socket_is_an_error() {
     let node = Node::new();
-    std::fs::write(node.socket(), "precious").expect("a file");
+    std::fs::write(node.socket(), "precious").expect("failed to write the file");
     let _driver = node.driver("n1");
     let mut sidecar = node.sidecar();
-    assert_eq!(sidecar.child.wait().expect("wait for it").code(), Some(1));
+    assert_eq!(sidecar.child.wait().expect("failed to wait for the process").code(), Some(1));
     assert!(sidecar.log().contains("is not a socket"), "{}", sidecar.log());
     assert_eq!(std::fs::read_to_string(node.socket()).expect("the file"), "precious");
 }
@@ -377,9 +377,9 @@ fn driver_with_embedded_sidecar_starts_and_stops_together() {
     assert!(!node.socket().exists() && !Path::new(&endpoint).exists(), "sockets were not removed");
 
     // A socket that cannot be created ends both: the driver alone would never be used.
-    std::fs::write(node.socket(), "precious").expect("a file");
+    std::fs::write(node.socket(), "precious").expect("failed to write the file");
     let mut both = Process::start(Path::new(WHARF), &flags, node.dir.path().join("failed.log"));
-    assert_eq!(both.child.wait().expect("wait for it").code(), Some(1));
+    assert_eq!(both.child.wait().expect("failed to wait for the process").code(), Some(1));
     assert!(both.log().contains("is not a socket") && !Path::new(&endpoint).exists(), "{}", both.log());
 }
 
@@ -404,7 +404,7 @@ fn controllers_wait_for_the_driver_and_the_api_server() {
         ("csi-snapshotter", "snapshotter"),
     ] {
         let program = node.dir.path().join(name);
-        symlink(WHARF, &program).expect("a link");
+        symlink(WHARF, &program).expect("failed to create the link");
         let flags = [
             &*address,
             &kubeconfig,
@@ -433,7 +433,7 @@ fn upstream_program_names_and_flags_are_accepted() {
     let driver = node.driver("n1");
     let called = |name: &str, flags: &[&str]| {
         let program = node.dir.path().join(name);
-        symlink(WHARF, &program).expect("a link");
+        symlink(WHARF, &program).expect("failed to create the link");
         Process::start(&program, flags, node.dir.path().join(format!("{name}.log")))
     };
     let address = format!("--csi-address={}", node.path("csi.sock"));
@@ -460,9 +460,12 @@ fn upstream_program_names_and_flags_are_accepted() {
     assert_eq!(probe.stop(), Some(0));
 
     let mode = ["--kubelet-registration-path=/k", "--mode=kubelet-registration-probe"];
-    assert_eq!(called("node-driver-registrar", &mode).child.wait().expect("wait").code(), Some(0));
-    std::fs::remove_file(node.path("livenessprobe")).expect("unlink");
+    assert_eq!(
+        called("node-driver-registrar", &mode).child.wait().expect("failed to wait for the process").code(),
+        Some(0)
+    );
+    std::fs::remove_file(node.path("livenessprobe")).expect("failed to remove the link");
     let mut invalid = called("livenessprobe", &["--nonsense=1"]);
-    assert_eq!(invalid.child.wait().expect("wait").code(), Some(2));
+    assert_eq!(invalid.child.wait().expect("failed to wait for the process").code(), Some(2));
     assert_eq!(invalid.log(), "livenessprobe: unknown flag \"--nonsense=1\"; -help lists all flags\n");
 }

@@ -1,5 +1,5 @@
-//! Kinds that are custom resources in a cluster: the validation rules of their definitions in `deploy/crds`, and what
-//! upstream's server does for all custom resources.
+//! Kinds that are custom resources in a cluster: the validation rules of their CustomResourceDefinitions in `deploy/crds`,
+//! and the defaulting, generation and warnings that kube-apiserver applies to all custom resources.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub(super) struct Rules {
 /// A validation rule: pointer, type of the value there, check, and message if the check fails.
 pub(super) type Rule = (&'static str, &'static str, Check, &'static str);
 
-/// What a validation rule checks.
+/// The condition of a validation rule.
 pub(super) enum Check {
     /// Exactly one of two fields is set.
     ExactlyOneOf(&'static str, &'static str),
@@ -41,7 +41,7 @@ pub(super) enum Check {
 }
 
 impl Check {
-    /// Whether the check passes. Checks that compare with the old value pass for new values.
+    /// Whether the condition holds. Conditions that compare with the old value hold if there is none.
     fn holds(&self, value: &Value, old: Option<&Value>) -> bool {
         let has = |object: &Value, field: &str| object.get(field).is_some();
         match (self, old) {
@@ -84,12 +84,12 @@ impl Rules {
     fn check(&self, object: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
         let before = |pointer: &str| old.and_then(|old| old.pointer(pointer));
         let field = |pointer: &str| pointer.trim_start_matches('/').replace('/', ".");
-        let mut is_blocked = false;
+        let mut skip_rules = false;
         for (pointer, fields) in self.required {
             let Some(value) = object.pointer(pointer) else { continue };
             for missing in fields.iter().filter(|field| value.get(field).is_none()) {
                 causes.push(Cause::required(&field(&format!("{pointer}/{missing}")), ""));
-                is_blocked = true;
+                skip_rules = true;
             }
         }
         for (pointer, values) in self.enums {
@@ -98,13 +98,13 @@ impl Rules {
             };
             if !value.as_str().is_some_and(|value| values.contains(&value)) {
                 causes.push(Cause::not_supported(&field(pointer), value, values));
-                is_blocked = true;
+                skip_rules = true;
             }
         }
-        if is_blocked && self.rules.is_empty() {
+        if skip_rules && self.rules.is_empty() {
             return;
         }
-        if is_blocked {
+        if skip_rules {
             let detail = "some validation rules were not checked because the object was invalid; correct the existing \
                           errors to complete validation";
             causes.push(Cause::invalid("<nil>", &Value::Null, detail));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     /// Each kind with its CustomResourceDefinition and its rules.
-    static DEFINED: [(&Kind, &str, &Rules); 6] = [
+    static DEFINITIONS: [(&Kind, &str, &Rules); 6] = [
         (
             &snapshot::CLASS,
             include_str!("../../../../deploy/crds/volumesnapshotclasses.yaml"),
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn kinds_match_their_definitions() {
-        for (kind, yaml, rules) in DEFINED {
+        for (kind, yaml, rules) in DEFINITIONS {
             let definition: Value = serde_saphyr::from_str(yaml).unwrap();
             let spec = &definition["spec"];
             let names = &spec["names"];
@@ -341,7 +341,7 @@ mod tests {
                     "{}",
                     kind.kind
                 );
-                // A text at the path appears in the cell.
+                // A string at the path appears in the cell.
                 let mut object = json!("text");
                 for field in path.rsplit('.').filter(|field| !field.is_empty()) {
                     object = json!({field: object});
@@ -373,7 +373,7 @@ mod tests {
                 .required
                 .iter()
                 .flat_map(|(at, fields)| fields.iter().map(move |field| format!("{at}/{field}")));
-            // matchExpressions is a list. No rule here checks list items.
+            // matchExpressions is a list, and the rules do not check list elements.
             let required = required.into_iter().filter(|at| !at.contains("matchExpressions")).collect();
             assert_eq!(sorted(ours.collect()), sorted(required), "{}", kind.kind);
             let ours = rules.enums.iter().map(|(at, values)| format!("{at}: {}", json!(values))).collect();

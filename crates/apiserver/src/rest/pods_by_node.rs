@@ -65,7 +65,7 @@ impl Index {
     fn update(&mut self, key: &Key, stored: Option<&[u8]>) {
         let node = stored.and_then(node_of);
         // A pod does not move to another node, and its references do not change.
-        if self.nodes.get(key).map(|there| &**there) == node.as_deref() {
+        if self.nodes.get(key).map(|current| &**current) == node.as_deref() {
             return;
         }
         if let Some(previous_node) = self.nodes.remove(key)

@@ -2,8 +2,8 @@
 //!
 //! Tables: `meta` (schema, revision, compacted), `current` (key → revision, expiry, JSON) and `log` (revision → undo
 //! record of that write). The value of an older event is the previous value in the next event of its key, so each
-//! version of an object is stored once. A new file is written under another name and renamed, so it is complete or
-//! does not exist.
+//! version of an object is stored once. A new file is written under another name and renamed, so that it is
+//! complete or does not exist after a crash.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -28,7 +28,8 @@ const LOG: TableDefinition<'_, u64, Undo<'_>> = TableDefinition::new("log");
 
 /// Revision, expiry ([`NEVER`] for none), offset of the revision in the JSON, JSON.
 type Object<'a> = (u64, i64, u32, &'a [u8]);
-/// Key, previous revision and JSON (0 and empty if created), whether deleted, and the last state for watchers if so.
+/// Key, previous revision and JSON (0 and empty if the write created the object), whether the write deleted the object,
+/// and then the last state of the object, which watchers receive.
 type Undo<'a> = (&'a str, u64, &'a [u8], bool, &'a [u8]);
 
 const SCHEMA: u64 = 1;
@@ -50,7 +51,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// Another process has the store open.
-    #[error("{} is in use by another process: stop that one first", dir.display())]
+    #[error("{} is in use by another process: stop that process first", dir.display())]
     Locked {
         /// The directory.
         dir: PathBuf,
@@ -99,7 +100,7 @@ pub(super) struct Disk {
     path: PathBuf,
     backend: OpenBackend,
     sync: bool,
-    /// None after a failed attempt to reopen the file.
+    /// `None` after a failed attempt to reopen the file.
     database: Option<CrashOnlyDatabase>,
     lock: DirLock,
 }
@@ -122,7 +123,7 @@ impl Disk {
         Self::open_on(path, backend, sync, lock)
     }
 
-    /// As [`Disk::open`], on any backend.
+    /// Like [`Disk::open`], with a given backend.
     pub(super) fn open_on(
         path: PathBuf,
         backend: OpenBackend,
@@ -139,7 +140,7 @@ impl Disk {
         Ok((Self { path, backend, sync, database: Some(database), lock }, state))
     }
 
-    /// Makes all of the writes durable, or none, and compacts the log up to a revision.
+    /// Makes all writes durable, or none of them, and removes log entries up to the revision `compacted`.
     pub(super) fn commit(&self, writes: &[Write], compacted: Revision) -> Result<(), redb::Error> {
         let database = self.database.as_ref().ok_or(redb::Error::DatabaseClosed)?;
         let transaction = database.begin_write()?;
@@ -202,7 +203,8 @@ pub(super) fn read_backup(path: &Path) -> Result<State, OpenError> {
     load(path, &database)
 }
 
-/// Creates a file with these objects and no history. It is complete or does not exist, and never replaces a file.
+/// Creates a file with these objects and no history. After a crash the file is complete or does not exist. An existing
+/// file is never replaced.
 pub(super) fn create(
     path: &Path,
     revision: Revision,
@@ -217,7 +219,7 @@ pub(super) fn create(
             rename_into_place(&partial, path).map_err(|source| OpenError::Io { path: path.into(), source })
         });
     if created.is_err() {
-        let _ = std::fs::remove_file(&partial); // The error is reported already.
+        let _ = std::fs::remove_file(&partial); // The first error is returned.
     }
     created
 }
@@ -258,7 +260,7 @@ fn rename_into_place(partial: &Path, path: &Path) -> io::Result<()> {
 fn open(path: &Path, backend: &OpenBackend, sync: bool) -> Result<CrashOnlyDatabase, OpenError> {
     let io = |source| OpenError::Io { path: path.into(), source };
     let backend = backend().map_err(io)?;
-    // redb would create a new database in an empty file; ours is never empty.
+    // redb creates a new database in an empty file. A valid file of the store is never empty.
     if backend.len().map_err(io)? == 0 {
         return Err(OpenError::Damaged { path: path.into(), reason: "the file is empty".into() });
     }
@@ -327,7 +329,7 @@ fn encode_object(object: &StoredObject) -> Object<'_> {
     (object.revision, deadline, revision_offset, &object.value)
 }
 
-/// Maps a redb error. A file that is truncated or is not a store is damaged, not unreadable.
+/// Maps a redb error. A file that is truncated or not a store is reported as damaged, not as an I/O error.
 fn open_error(path: &Path, error: redb::Error) -> OpenError {
     use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     use redb::Error::{Corrupted, Io, TableDoesNotExist, TableTypeMismatch, UpgradeRequired};

@@ -1,7 +1,7 @@
 //! Sends arbitrary requests to the whole server in this process. The server must not panic, return an internal error,
 //! or use more memory than its limits allow.
 
-#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod request;
 mod vocabulary;

@@ -19,8 +19,8 @@ fn blocks_of(path: &Path) -> Result<(VerifiedBackup, Blocks), FileError> {
 
 fn write_backup(path: &Path) -> String {
     let mut writer = Writer::create(path, &header("snap-1", 100, None)).unwrap();
-    writer.block(0, b"abc").unwrap();
-    writer.block(50, b"de").unwrap();
+    writer.write_block(0, b"abc").unwrap();
+    writer.write_block(50, b"de").unwrap();
     writer.finish().unwrap()
 }
 
@@ -41,13 +41,13 @@ fn dropped_writer_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a");
     let mut writer = Writer::create(&path, &header("snap-1", 100, None)).unwrap();
-    writer.block(0, b"abc").unwrap();
+    writer.write_block(0, b"abc").unwrap();
     drop(writer);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]
-fn changed_or_truncated_backups_are_refused() {
+fn changed_or_truncated_backups_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a");
     write_backup(&path);
@@ -63,13 +63,13 @@ fn changed_or_truncated_backups_are_refused() {
 }
 
 #[test]
-fn blocks_outside_the_volume_or_out_of_order_are_refused() {
+fn blocks_outside_the_volume_or_out_of_order_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     for (name, blocks) in [("past", &[(99, "ab")][..]), ("back", &[(10, "ab"), (11, "c")])] {
         let path = dir.path().join(name);
         let mut writer = Writer::create(&path, &header("s", 100, None)).unwrap();
         for (offset, bytes) in blocks {
-            writer.block(*offset, bytes.as_bytes()).unwrap();
+            writer.write_block(*offset, bytes.as_bytes()).unwrap();
         }
         writer.finish().unwrap();
         let error = blocks_of(&path).unwrap_err().to_string();
@@ -91,10 +91,10 @@ fn chain_needs_a_full_backup_and_matching_bases() {
     let full = backup("s1", "d1", 100, None);
     let second = backup("s2", "d2", 100, Some(("s1", "d1")));
     let third = backup("s3", "d3", 200, Some(("s2", "d2")));
-    for (chained, refused) in [
+    for (chained, expected) in [
         (vec![&full], None),
         (vec![&full, &second, &third], None),
-        (vec![&second], Some("name that backup before it")),
+        (vec![&second], Some("list that backup before it")),
         (vec![&full, &full], Some("must be the first")),
         (vec![&full, &third], Some("s1 is a different backup")),
         (vec![&full, &backup("s2", "d2", 100, Some(("s1", "other")))], Some("s1 is a different backup")),
@@ -103,9 +103,9 @@ fn chain_needs_a_full_backup_and_matching_bases() {
     ] {
         let chained: Vec<VerifiedBackup> = chained.into_iter().cloned().collect();
         let error = check_chain(&chained).err().map(|error| error.to_string());
-        match refused {
+        match expected {
             None => assert_eq!(error, None),
-            Some(words) => assert!(error.as_ref().is_some_and(|error| error.contains(words)), "{error:?}"),
+            Some(text) => assert!(error.as_ref().is_some_and(|error| error.contains(text)), "{error:?}"),
         }
     }
 }

@@ -67,9 +67,9 @@ async fn removing_the_last_finalizer_removes_the_object_from_the_store() {
     eventually("the watch is open", || requests.lock().unwrap().len() == 2).await;
     cluster.delete(&Thing::API, &key("a"), Preconditions::default()).await.unwrap();
     assert!(store.get(&key("a")).unwrap().metadata.is_deleting());
-    for left in [Some(1), None] {
+    for finalizers_left in [Some(1), None] {
         cluster.patch(&Thing::API, &key("a"), None, Patch::Json(json!([]))).await.unwrap();
-        assert_eq!(store.get(&key("a")).map(|thing| thing.metadata.finalizers.len()), left);
+        assert_eq!(store.get(&key("a")).map(|thing| thing.metadata.finalizers.len()), finalizers_left);
     }
 }
 
@@ -89,7 +89,7 @@ async fn interrupted_watch_resumes_from_the_last_version() {
     assert_eq!(names(&same), ["a", "b"]);
 
     first.send(line("ADDED", thing("c", 11, "red"))).unwrap();
-    // Cut in the middle of a line: the part is lost, the version before it is not.
+    // The connection breaks in the middle of a line: the partial event is discarded, and the watch resumes before it.
     first.send(line("MODIFIED", thing("a", 12, "blue"))[..20].to_vec()).unwrap();
     eventually("c is cached", || names(&store) == ["a", "b", "c"]).await;
     drop(first);
@@ -98,7 +98,7 @@ async fn interrupted_watch_resumes_from_the_last_version() {
 
     let requests: Vec<ReceivedRequest> = requests.lock().unwrap().clone();
     let query = |number: usize, name: &str| requests[number].query.get(name).map(String::as_str);
-    assert_eq!(requests.len(), 4, "one watch for both");
+    assert_eq!(requests.len(), 4, "both stores share one watch");
     assert_eq!((query(0, "limit"), query(0, "continue")), (Some("500"), None));
     assert_eq!(query(1, "continue"), Some("more"));
     assert_eq!((query(2, "resourceVersion"), query(2, "allowWatchBookmarks")), (Some("10"), Some("true")));
@@ -124,12 +124,12 @@ async fn selection_shares_the_watch_of_all_objects() {
     watch.send(line("MODIFIED", thing("b", 12, "blue"))).unwrap();
     watch.send(line("DELETED", thing("b", 13, "blue"))).unwrap();
     assert!(matches!(changes.next().await, Some(StoreEvent::Resync)));
-    for left in [true, false] {
+    for exists in [true, false] {
         let Some(StoreEvent::Change(change)) = changes.next().await else { panic!() };
-        assert_eq!((change.key.name.as_str(), change.new.is_some()), ("b", left));
+        assert_eq!((change.key.name.as_str(), change.new.is_some()), ("b", exists));
     }
     assert_eq!(all.get(&key("a")).unwrap().color, "blue");
-    assert_eq!(requests.lock().unwrap().len(), 2, "one watch for both");
+    assert_eq!(requests.lock().unwrap().len(), 2, "both stores share one watch");
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,7 +153,7 @@ async fn each_selection_has_a_watch_if_nothing_watches_all_objects() {
 
 /// The node agent of `wharf up` sends requests as its node, and reads the stores of the whole process.
 #[tokio::test(start_paused = true)]
-async fn another_user_shares_the_stores() {
+async fn cluster_with_another_user_shares_the_stores() {
     let (_watch, watch_reply) = stream();
     let (cluster, requests) = scripted(vec![list(10, "", vec![thing("a", 5, "red")]), watch_reply]);
     let store = cluster.store::<Thing>(WatchOptions::default());
@@ -167,17 +167,20 @@ async fn another_user_shares_the_stores() {
     assert_eq!((requests.lock().unwrap().len(), others_requests.lock().unwrap().len()), (2, 1));
 }
 
-/// A process asks for slim views; a caller that needs full ones gets them nevertheless.
+/// A caller that needs full views gets them even in a process that uses slim views by default.
 #[tokio::test(start_paused = true)]
-async fn stores_hold_the_view_that_process_and_caller_need() {
+async fn store_is_slim_only_if_process_and_caller_allow_it() {
     let slim = || WatchOptions { view: View::Slim, ..WatchOptions::default() };
-    let of = |cluster: &Cluster, options| cluster.store::<wharf_model::Pod>(options).view();
-    let (whole, _) = scripted(Vec::new());
-    assert_eq!((of(&whole, slim()), of(&whole, WatchOptions::default())), (View::Full, View::Full));
-    assert_eq!(whole.inner.watches.stores.lock().unwrap().len(), 1);
+    let view_of = |cluster: &Cluster, options| cluster.store::<wharf_model::Pod>(options).view();
+    let (full, _) = scripted(Vec::new());
+    assert_eq!((view_of(&full, slim()), view_of(&full, WatchOptions::default())), (View::Full, View::Full));
+    assert_eq!(full.inner.watches.stores.lock().unwrap().len(), 1);
     let (sidecar, _) = scripted(Vec::new());
     let sidecar = sidecar.with_slim_views();
-    assert_eq!((of(&sidecar, slim()), of(&sidecar, WatchOptions::default())), (View::Slim, View::Full));
+    assert_eq!(
+        (view_of(&sidecar, slim()), view_of(&sidecar, WatchOptions::default())),
+        (View::Slim, View::Full)
+    );
 }
 
 /// A connection can break without notice, for example when the server's address moves to another machine.
@@ -217,7 +220,7 @@ async fn expired_watch_relists_and_notifies_only_the_difference() {
     let mut changes = store.subscribe();
     first.send(line("BOOKMARK", thing("", 15, ""))).unwrap();
     first.send(line("ERROR", json!({"kind": "Status", "code": 410, "reason": "Expired"}))).unwrap();
-    eventually("relisted", || names(&store) == ["b", "c"]).await;
+    eventually("the objects are listed again", || names(&store) == ["b", "c"]).await;
     assert!(matches!(changes.next().await, Some(StoreEvent::Resync)));
     for expected in ["c", "a"] {
         let Some(StoreEvent::Change(change)) = changes.next().await else { panic!() };
@@ -294,8 +297,8 @@ async fn own_writes_are_visible_immediately() {
     let patch = Patch::Merge(json!({"color": "blue"}));
     cluster.patch(&Thing::API, &key("a"), Some("status"), patch).await.unwrap();
     assert_eq!(store.get(&key("a")).unwrap().color, "blue");
-    let only = Preconditions { uid: Some("u-a".into()), resource_version: Some("12".into()) };
-    cluster.delete(&Thing::API, &key("a"), only).await.unwrap();
+    let preconditions = Preconditions { uid: Some("u-a".into()), resource_version: Some("12".into()) };
+    cluster.delete(&Thing::API, &key("a"), preconditions).await.unwrap();
     assert_eq!(names(&store), ["b"]);
     // The watch delivers the older events later.
     watch.send(line("ADDED", thing("b", 11, "red"))).unwrap();
@@ -312,7 +315,7 @@ async fn own_writes_are_visible_immediately() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_not_found_for_the_object_proves_its_absence() {
+async fn only_not_found_for_the_object_means_that_it_is_absent() {
     let (cluster, _) = scripted(vec![
         Reply::Text(404, "404 page not found"),
         status(409, "AlreadyExists", "a"),
@@ -357,14 +360,14 @@ async fn watches_stop_with_the_cluster() {
 
 /// A pod is bound by a POST to its subresource, which responds with a Status, not with a pod.
 #[tokio::test(start_paused = true)]
-async fn subresource_response_is_added_to_no_store() {
+async fn subresource_response_is_not_stored() {
     let (_watch, watch_reply) = stream();
     let done = json!({"kind": "Status", "metadata": {}, "status": "Success"});
     let (cluster, requests) =
         scripted(vec![list(10, "", vec![thing("a", 5, "red")]), watch_reply, Reply::Json(201, done)]);
     let store = cluster.store::<Thing>(WatchOptions::default());
     store.wait_synced().await;
-    eventually("the watch", || requests.lock().unwrap().len() == 2).await;
+    eventually("the watch is open", || requests.lock().unwrap().len() == 2).await;
     let response = cluster
         .create_subresource(&Thing::API, &key("a"), "binding", &json!({"target": {"name": "n"}}))
         .await;

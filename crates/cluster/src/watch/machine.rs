@@ -14,7 +14,7 @@ use crate::error::ApiError;
 use crate::store::{Store, SyncState};
 use crate::{Metrics, is_newer_version};
 
-/// How many attempts must find the kind not served before its store is emptied.
+/// The number of consecutive attempts that must find the kind not served before its store is emptied.
 const CONFIRMATIONS: u32 = 3;
 /// Undecodable objects beyond this number are counted but not logged.
 const MAX_LOGGED: usize = 1024;
@@ -41,8 +41,8 @@ pub(crate) enum Input<'a> {
     Opened,
     /// A line of the watch stream.
     Line(Line),
-    /// The stream ended; `served` if it delivered events or lasted long enough.
-    Ended { served: bool },
+    /// The stream ended. `useful` if it delivered events or lasted long enough; otherwise the end counts as a failure.
+    Ended { useful: bool },
     /// The request failed.
     Failed(ApiError),
 }
@@ -53,7 +53,8 @@ impl State {
     }
 }
 
-/// Reports errors of a watch to logs and metrics, each only once.
+/// Reports errors of a watch. Metrics count every error; the log has each undecodable object and each interruption
+/// once.
 pub(crate) struct Reporter {
     pub(crate) metrics: Metrics,
     pub(crate) kind: &'static str,
@@ -88,7 +89,7 @@ impl Reporter {
     }
 }
 
-/// One step. The caller continues to read an open stream while the state is `Watching` without failures, and sends a
+/// Computes the next state and updates the store. The caller continues to read an open stream while the state is `Watching` without failures, and sends a
 /// new request otherwise.
 pub(crate) fn step<K: Kind>(
     state: State,
@@ -100,14 +101,15 @@ pub(crate) fn step<K: Kind>(
         (state @ State::Watching { .. }, Input::Opened) => {
             store.set_sync_state(SyncState::Synced);
             report.recovered();
-            // Failures are reset only by a line or by the stream's duration: an accepted watch alone proves nothing.
+            // Keep the failure count: a server may accept watches and end them at once. Only a line or the duration of
+            // the stream resets it.
             state
         }
         (State::Watching { version, failures }, Input::Line(line)) => {
             watch_line(version, failures, line, store, report)
         }
-        (State::Watching { version, failures }, Input::Ended { served }) => {
-            State::Watching { version, failures: if served { 0 } else { failures + 1 } }
+        (State::Watching { version, failures }, Input::Ended { useful }) => {
+            State::Watching { version, failures: if useful { 0 } else { failures + 1 } }
         }
         (State::Watching { version, failures }, Input::Failed(error)) => {
             report.failed(&error);
@@ -182,7 +184,7 @@ fn watch_line<K: Kind>(
         }
         Event::Error(status) if status.code == 410 || status.reason == "Expired" => return relist(failures),
         Event::Error(status) => {
-            tracing::debug!(kind = report.kind, code = status.code, message = %status.message, "server ended watch");
+            tracing::debug!(kind = report.kind, code = status.code, error = %status.message, "server ended watch");
             return State::Watching { version, failures: failures + 1 };
         }
     };
@@ -249,8 +251,7 @@ fn list_failed<K: Kind>(
             store.set_sync_state(SyncState::NotServed);
             State::Missing { attempts: 1 }
         }
-        // The snapshot behind the pages has expired, or another server took over that does not know the continue
-        // token: list everything at once.
+        // The continue token has expired, or another server does not know it: list everything at once.
         ApiError::Gone(_) | ApiError::Invalid(_) if next.is_some() => {
             State::Listing { next: None, unpaged: true, failures }
         }
@@ -259,7 +260,7 @@ fn list_failed<K: Kind>(
             store.set_sync_state(SyncState::Forbidden);
             State::Listing { next: None, unpaged, failures }
         }
-        // Everything at once may exceed the size limit of a response: the next attempt is paged again.
+        // A list of everything may exceed the size limit of a response: the next attempt is paged again.
         _ => {
             report.failed(error);
             State::Listing { next, unpaged: false, failures }

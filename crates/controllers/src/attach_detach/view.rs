@@ -179,8 +179,8 @@ impl<'a> View<'a> {
             let age = |pod: &Arc<Pod>| (pod.metadata.creation_timestamp, pod.metadata.key());
             node_view.pods.sort_by_key(age);
             node_view.pods.dedup_by_key(|pod| pod.metadata.key());
-            let there = objects.nodes.iter().find(|known| known.metadata.name == *node);
-            node_view.node = NodeStatus::of(there.map(Arc::as_ref), &full_name, last_in_use(node).as_deref());
+            let found = objects.nodes.iter().find(|known| known.metadata.name == *node);
+            node_view.node = NodeStatus::of(found.map(Arc::as_ref), &full_name, last_in_use(node).as_deref());
             node_view.state = state(node);
         }
         let exclusive = !volumes.iter().all(|volume| may_be_on_many_nodes(volume));

@@ -1,4 +1,4 @@
-//! Which work items a change wakes. Changes that nothing waits for wake none.
+//! Which work items a change wakes. A change that no work item waits for wakes none.
 
 use wharf_cluster::Change;
 use wharf_model::matching::available_class;
@@ -6,12 +6,12 @@ use wharf_model::{Key, Node, PersistentVolume, Pod, StorageClass};
 
 use super::view::{WorkItem, is_terminated};
 
-/// What a change of a volume wakes.
+/// The work items that a change of a volume wakes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct VolumeWakeups {
     /// The volume's own work items, before and after the change.
     pub(super) items: Vec<WorkItem>,
-    /// Whether to wake claims that name the volume.
+    /// Whether to wake claims whose `spec.volumeName` is this volume.
     pub(super) wake_claims_by_name: bool,
 }
 
@@ -19,16 +19,16 @@ pub(super) struct VolumeWakeups {
 pub(super) fn by_volume(change: &Change<PersistentVolume>) -> VolumeWakeups {
     let (old, new) = (change.old.as_deref(), change.new.as_deref());
     let mut items: Vec<WorkItem> = old.into_iter().chain(new).map(WorkItem::of).collect();
-    let offered = |volume: Option<&PersistentVolume>| volume.and_then(available_class).map(str::to_owned);
-    // A volume may match after its class or labels have changed.
+    let available = |volume: Option<&PersistentVolume>| volume.and_then(available_class).map(str::to_owned);
+    // A changed spec, class or label may make a volume match a claim.
     let differs = |old: &PersistentVolume, new: &PersistentVolume| {
         old.spec != new.spec || old.metadata.labels != new.metadata.labels || old.class() != new.class()
     };
-    let worth_waking = match (offered(old), old.zip(new)) {
+    let wakes_class = match (available(old), old.zip(new)) {
         (Some(_), Some((old, new))) => differs(old, new),
         _ => true,
     };
-    if let Some(class) = offered(new).filter(|_| worth_waking) {
+    if let Some(class) = available(new).filter(|_| wakes_class) {
         items.push(WorkItem::Class(class));
     }
     items.sort();
@@ -37,7 +37,7 @@ pub(super) fn by_volume(change: &Change<PersistentVolume>) -> VolumeWakeups {
     VolumeWakeups { items, wake_claims_by_name }
 }
 
-/// For a class: whether to wake its claims and those that name no class.
+/// For a class: whether to wake its claims and those without a class.
 pub(super) fn by_class(change: &Change<StorageClass>) -> bool {
     let same = |old: &StorageClass, new: &StorageClass| {
         (old.is_default(), &old.provisioner, old.volume_binding_mode)
@@ -57,8 +57,8 @@ pub(super) fn by_node(change: &Change<Node>) -> Option<&str> {
 
 /// For a pod: its claims, when it is created, scheduled, terminated or deleted.
 pub(super) fn by_pod(change: &Change<Pod>) -> Vec<Key> {
-    let facts = |pod: &Pod| (pod.metadata.uid.clone(), pod.node_name.is_empty(), is_terminated(pod));
-    if change.old.as_deref().map(facts) == change.new.as_deref().map(facts) {
+    let relevant = |pod: &Pod| (pod.metadata.uid.clone(), pod.node_name.is_empty(), is_terminated(pod));
+    if change.old.as_deref().map(relevant) == change.new.as_deref().map(relevant) {
         return Vec::new();
     }
     let namespace = change.key.namespace.as_deref().unwrap_or_default();
@@ -81,10 +81,10 @@ mod tests {
     use super::*;
 
     fn change<K: Kind + DeserializeOwned>(old: Value, new: Value) -> Change<K> {
-        let of = |value: Value| -> Option<Arc<K>> {
+        let object = |value: Value| -> Option<Arc<K>> {
             (!value.is_null()).then(|| Arc::new(serde_json::from_value(value).unwrap()))
         };
-        let (old, new) = (of(old), of(new));
+        let (old, new) = (object(old), object(new));
         let key = old.as_ref().or(new.as_ref()).unwrap().key();
         Change { key, old, new }
     }
@@ -109,7 +109,7 @@ mod tests {
             volume["spec"]["capacity"] = json!({"storage": size});
             volume
         };
-        for (rule, old, new, items, wake_claims_by_name) in [
+        for (case, old, new, items, wake_claims_by_name) in [
             ("new", Value::Null, volume(None, "Pending", "c"), vec![own()], true),
             ("new and available", Value::Null, free(), vec![own(), class("c")], true),
             ("available now", volume(None, "Pending", "c"), free(), vec![own(), class("c")], false),
@@ -146,7 +146,7 @@ mod tests {
             ),
             ("deleted", volume(Some("a"), "Bound", "c"), Value::Null, vec![claim("a")], true),
         ] {
-            assert_eq!(by_volume(&change(old, new)), VolumeWakeups { items, wake_claims_by_name }, "{rule}");
+            assert_eq!(by_volume(&change(old, new)), VolumeWakeups { items, wake_claims_by_name }, "{case}");
         }
     }
 
@@ -166,8 +166,8 @@ mod tests {
             (class("true", "d"), class("true", "d"), false),
             (class("true", "d"), Value::Null, false),
         ] {
-            let row = format!("{old} {new}");
-            assert_eq!(by_class(&change(old, new)), expected, "{row}");
+            let case = format!("{old} {new}");
+            assert_eq!(by_class(&change(old, new)), expected, "{case}");
         }
     }
 
@@ -202,9 +202,9 @@ mod tests {
             (pod("1", "n", "Failed", "c"), Value::Null, vec!["c", "p-b"]),
             (pod("1", "n", "Running", "c"), pod("2", "n", "Running", "d"), vec!["c", "d", "p-b"]),
         ] {
-            let row = format!("{old} {new}");
+            let case = format!("{old} {new}");
             let woken: Vec<String> = by_pod(&change(old, new)).into_iter().map(|key| key.name).collect();
-            assert_eq!(woken, expected, "{row}");
+            assert_eq!(woken, expected, "{case}");
         }
     }
 }

@@ -12,7 +12,7 @@ use wharf_model::{
 use super::assume::{self, AssumeCache};
 use super::requests::{self, Requests};
 use super::view::{CountedVolume, InFlight, NodeInfo, Rules, View, counted_volume};
-use super::{BY_CLASS, OFFERED, SELECTED, Scheduler};
+use super::{AVAILABLE_VOLUMES_BY_CLASS, CAPACITIES_BY_CLASS, PROVISIONING_CLAIMS_BY_CLASS, Scheduler};
 
 impl Scheduler {
     /// The inputs for scheduling a pod.
@@ -46,7 +46,10 @@ impl Scheduler {
             candidates: self.candidates(&claims, assumed),
             claims_in_use: self.claims_in_use(pod, &claims, assumed),
             in_flight: self.in_flight(pod, &classes, assumed),
-            capacities: classes.keys().flat_map(|class| self.capacities.by_index(BY_CLASS, class)).collect(),
+            capacities: classes
+                .keys()
+                .flat_map(|class| self.capacities.by_index(CAPACITIES_BY_CLASS, class))
+                .collect(),
             nodes: nodes
                 .into_iter()
                 .map(|node| self.node_info(pod, node, assumed_volumes, assumed))
@@ -59,13 +62,14 @@ impl Scheduler {
         }
     }
 
+    /// The pod's claims, with the nodes that are assumed for them.
     fn claims_of(&self, pod: &Pod, assumed: &AssumeCache) -> BTreeMap<String, Arc<PersistentVolumeClaim>> {
         let assumed_for = assumed.claims();
         let with_assumption = |key: Key| {
             let claim = self.claims.get(&key)?;
-            let waiting = claim.metadata.annotation(annotation::SELECTED_NODE).is_none();
+            let unselected = claim.metadata.annotation(annotation::SELECTED_NODE).is_none();
             let claim = match assumed_for.get(&key) {
-                Some((_, node)) if waiting => assume::assume_claim(&claim, node),
+                Some((_, node)) if unselected => assume::assume_claim(&claim, node),
                 _ => claim,
             };
             Some((key.name, claim))
@@ -73,6 +77,7 @@ impl Scheduler {
         pod.claim_keys().filter_map(with_assumption).collect()
     }
 
+    /// The volumes that each unbound claim may be bound to, with assumed claims.
     fn candidates(
         &self,
         claims: &BTreeMap<String, Arc<PersistentVolumeClaim>>,
@@ -88,8 +93,9 @@ impl Scheduler {
         unbound
             .map(|(name, claim)| {
                 let reserved = self.volumes.find(&VOLUMES_BY_CLAIM, &claim.metadata.key().to_string());
-                let offered = self.volumes.by_index(OFFERED, matching::class_or_empty(claim));
-                (name.clone(), reserved.into_iter().chain(offered).map(with_assumption).collect())
+                let available =
+                    self.volumes.by_index(AVAILABLE_VOLUMES_BY_CLASS, matching::class_or_empty(claim));
+                (name.clone(), reserved.into_iter().chain(available).map(with_assumption).collect())
             })
             .collect()
     }
@@ -123,25 +129,25 @@ impl Scheduler {
         classes: &BTreeMap<String, Arc<StorageClass>>,
         assumed: &AssumeCache,
     ) -> Vec<InFlight> {
-        let mut chosen: BTreeMap<Key, (Arc<PersistentVolumeClaim>, String)> = BTreeMap::new();
+        let mut provisioning: BTreeMap<Key, (Arc<PersistentVolumeClaim>, String)> = BTreeMap::new();
         for class in classes.keys() {
-            for claim in self.claims.by_index(SELECTED, class) {
+            for claim in self.claims.by_index(PROVISIONING_CLAIMS_BY_CLASS, class) {
                 if let Some(node) = claim.selected_node() {
-                    chosen.insert(claim.metadata.key(), (Arc::clone(&claim), node.to_owned()));
+                    provisioning.insert(claim.metadata.key(), (Arc::clone(&claim), node.to_owned()));
                 }
             }
         }
         for (key, (claim, node)) in assumed.claims() {
             if claim.class().is_some_and(|class| classes.contains_key(class)) {
-                // The store may show that it has a volume by now.
-                let waiting = self.claims.get(&key).is_some_and(|now| now.spec.volume_name.is_empty());
-                if waiting {
-                    chosen.entry(key).or_insert_with(|| (Arc::clone(claim), node.to_owned()));
+                // The claim may have been bound since.
+                let unbound = self.claims.get(&key).is_some_and(|now| now.spec.volume_name.is_empty());
+                if unbound {
+                    provisioning.entry(key).or_insert_with(|| (Arc::clone(claim), node.to_owned()));
                 }
             }
         }
         let own: BTreeSet<&String> = pod.claims.iter().collect();
-        chosen.retain(|key, _| key.namespace != pod.metadata.namespace || !own.contains(&key.name));
+        provisioning.retain(|key, _| key.namespace != pod.metadata.namespace || !own.contains(&key.name));
         let in_flight = |(claim, node): &(Arc<PersistentVolumeClaim>, String)| {
             let node = self.nodes.get(&Key::cluster(node))?;
             Some(InFlight {
@@ -150,10 +156,11 @@ impl Scheduler {
                 labels: BTreeMap::from(&node.metadata.labels),
             })
         };
-        chosen.values().filter_map(in_flight).collect()
+        provisioning.values().filter_map(in_flight).collect()
     }
 
-    /// A node and what is on it. Its volumes, including `assumed_volumes`, are counted only if the node has a limit.
+    /// A node with the requests and volumes of its pods. Volumes, including `assumed_volumes`, are counted only if a
+    /// driver has a limit on the node.
     fn node_info(
         &self,
         pod: &Pod,
@@ -163,8 +170,8 @@ impl Scheduler {
     ) -> NodeInfo {
         let name = node.metadata.name.as_str();
         let mut pods: BTreeMap<Key, Arc<Pod>> = BTreeMap::new();
-        let here = self.pods.find(&PODS_BY_NODE, name);
-        for other in here.iter().chain(assumed.pods_on(name)).filter(|other| !other.has_ended()) {
+        let bound = self.pods.find(&PODS_BY_NODE, name);
+        for other in bound.iter().chain(assumed.pods_on(name)).filter(|other| !other.has_ended()) {
             pods.insert(other.metadata.key(), Arc::clone(other));
         }
         pods.remove(&pod.metadata.key());
@@ -173,15 +180,15 @@ impl Scheduler {
             requests::add(&mut requested, &requests::of(other));
         }
         let csi_node = self.csi_nodes.get(&Key::cluster(name));
-        let limited = csi_node.as_ref().is_some_and(|node| {
+        let has_volume_limit = csi_node.as_ref().is_some_and(|node| {
             node.spec
                 .drivers
                 .iter()
                 .any(|driver| driver.allocatable.is_some_and(|limit| limit.count.is_some()))
         });
-        let (volumes, attached) = match assumed_volumes.filter(|_| limited) {
+        let (volumes, attached) = match assumed_volumes.filter(|_| has_volume_limit) {
             Some(assumed_volumes) => (
-                pods.values().flat_map(|other| self.handles(other, assumed_volumes)).collect(),
+                pods.values().flat_map(|other| self.csi_volumes(other, assumed_volumes)).collect(),
                 self.attached(name),
             ),
             None => Default::default(),
@@ -197,9 +204,9 @@ impl Scheduler {
         }
     }
 
-    /// The CSI volumes of a pod, including assumed ones. Missing volumes and other kinds are not counted.
-    fn handles(&self, pod: &Pod, assumed_volumes: &BTreeMap<Key, &str>) -> Vec<CountedVolume> {
-        let of = |key: Key| {
+    /// The CSI volumes of a pod, including assumed ones. Missing volumes and volumes without a CSI driver are not counted.
+    fn csi_volumes(&self, pod: &Pod, assumed_volumes: &BTreeMap<Key, &str>) -> Vec<CountedVolume> {
+        let counted = |key: Key| {
             let claim = self.claims.get(&key)?;
             let class = claim.class().and_then(|name| self.classes.get(&Key::cluster(name)));
             let volume = match claim.spec.volume_name.as_str() {
@@ -209,12 +216,12 @@ impl Scheduler {
             let volume = volume.and_then(|name| self.volumes.get(&Key::cluster(name)));
             counted_volume(&claim, volume.as_deref(), class.as_deref())
         };
-        pod.claim_keys().filter_map(of).collect()
+        pod.claim_keys().filter_map(counted).collect()
     }
 
     /// The CSI volumes with a VolumeAttachment to a node.
     fn attached(&self, node: &str) -> BTreeSet<CountedVolume> {
-        let of = |attachment: &Arc<wharf_model::VolumeAttachment>| {
+        let counted = |attachment: &Arc<wharf_model::VolumeAttachment>| {
             let name = attachment.spec.source.persistent_volume_name.as_deref()?;
             let volume = self.volumes.get(&Key::cluster(name))?;
             let id = volume.spec.csi.as_ref()?.volume_handle.clone();
@@ -222,6 +229,6 @@ impl Scheduler {
             (!driver.is_empty())
                 .then_some(CountedVolume { driver, volume: super::view::CountedId::Handle(id) })
         };
-        self.attachments.find(&ATTACHMENTS_BY_NODE, node).iter().filter_map(of).collect()
+        self.attachments.find(&ATTACHMENTS_BY_NODE, node).iter().filter_map(counted).collect()
     }
 }

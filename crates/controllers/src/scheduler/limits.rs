@@ -49,8 +49,8 @@ pub(super) fn rejection(view: &View, node_info: &NodeInfo, new: &BTreeSet<Counte
     let too_many = counts.into_iter().any(|(driver, count)| {
         let allocatable = csi_node.driver(driver).and_then(|driver| driver.allocatable);
         let Some(limit) = allocatable.and_then(|allocatable| allocatable.count) else { return false };
-        let there = here.iter().filter(|handle| handle.driver == driver).count();
-        there + count > usize::try_from(limit).unwrap_or_default()
+        let used = here.iter().filter(|handle| handle.driver == driver).count();
+        used + count > usize::try_from(limit).unwrap_or_default()
     });
     too_many.then(|| TOO_MANY_VOLUMES.to_owned())
 }

@@ -20,7 +20,7 @@ pub(super) const ERROR: &str = "SchedulerError";
 impl Scheduler {
     /// Reports why a pod has no node yet.
     pub(super) async fn report(&self, pod: &Pod, reason: &str, message: &str) {
-        tracing::info!(pod = %pod.metadata.key(), message, "pod not scheduled");
+        tracing::info!(pod = %pod.metadata.key(), reason, error = message, "pod not scheduled");
         self.context.events.record_for(pod, EventType::Warning, FAILED, message);
         // A pod that was created with a nodeName has no PodScheduled=False condition.
         if !pod.node_name.is_empty() {

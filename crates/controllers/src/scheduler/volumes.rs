@@ -1,6 +1,7 @@
-//! Whether a node can access the pod's volumes, or whether they can be provisioned for it: upstream's FindPodVolumes.
+//! Checks whether a node can access the bound volumes of a pod, and plans bindings and provisioning for its other claims
+//! (upstream's FindPodVolumes). Start reading at [`find_pod_volumes`].
 //!
-//! Guarantee: a plan uses each volume once, and no capacity that is assumed for others.
+//! A plan uses each volume at most once, and no capacity that is assumed for claims of other pods.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ pub(super) struct Binding {
     pub(super) claim: Arc<PersistentVolumeClaim>,
 }
 
-/// The result for a node.
+/// The result of [`find_pod_volumes`] for a node.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FindResult {
     /// The node fits, with this plan.
@@ -55,58 +56,60 @@ pub(super) enum FindResult {
     Error(String),
 }
 
-/// Evaluates one node.
+/// Checks the pod's claims against one node.
 pub(super) fn find_pod_volumes(view: &View, pod_claims: &PodClaims, node_info: &NodeInfo) -> FindResult {
     let mut conflicts = Vec::new();
     match check_bound(view, pod_claims, node_info) {
-        Bound::Missing => conflicts.push(PV_NOT_EXIST),
-        Bound::Unreachable => conflicts.push(NODE_AFFINITY_CONFLICT),
-        Bound::Reached => {}
+        BoundVolumes::Missing => conflicts.push(PV_NOT_EXIST),
+        BoundVolumes::Inaccessible => conflicts.push(NODE_AFFINITY_CONFLICT),
+        BoundVolumes::Accessible => {}
     }
     match plan_unbound(view, pod_claims, node_info) {
         Ok(plan) if conflicts.is_empty() => FindResult::Plan(plan),
         Ok(_) => FindResult::Conflicts(conflicts),
-        Err(Unmet::Conflict(conflict)) => {
+        Err(PlanError::Conflict(conflict)) => {
             conflicts.push(conflict);
             FindResult::Conflicts(conflicts)
         }
-        Err(Unmet::Error(reason)) => FindResult::Error(reason),
+        Err(PlanError::Error(reason)) => FindResult::Error(reason),
     }
 }
 
-enum Bound {
-    Reached,
+/// The result of [`check_bound`].
+enum BoundVolumes {
+    Accessible,
     Missing,
-    Unreachable,
+    Inaccessible,
 }
 
-fn check_bound(view: &View, pod_claims: &PodClaims, node_info: &NodeInfo) -> Bound {
+fn check_bound(view: &View, pod_claims: &PodClaims, node_info: &NodeInfo) -> BoundVolumes {
     for claim in &pod_claims.bound {
-        let Some(volume) = view.volumes.get(&claim.spec.volume_name) else { return Bound::Missing };
+        let Some(volume) = view.volumes.get(&claim.spec.volume_name) else { return BoundVolumes::Missing };
         if !is_accessible_from(volume.spec.node_affinity.as_ref(), node_info.name(), &node_info.labels) {
-            return Bound::Unreachable;
+            return BoundVolumes::Inaccessible;
         }
     }
-    Bound::Reached
+    BoundVolumes::Accessible
 }
 
-enum Unmet {
+/// Why there is no plan for a node.
+enum PlanError {
     Conflict(&'static str),
     Error(String),
 }
 
-fn plan_unbound(view: &View, pod_claims: &PodClaims, node_info: &NodeInfo) -> Result<Plan, Unmet> {
+fn plan_unbound(view: &View, pod_claims: &PodClaims, node_info: &NodeInfo) -> Result<Plan, PlanError> {
     let mut plan = Plan::default();
     let mut to_match = Vec::new();
     for claim in &pod_claims.delayed {
         match claim.metadata.annotation(annotation::SELECTED_NODE) {
-            // The node was selected before, and a volume may be being provisioned for it.
-            Some(node) if node != node_info.name() => return Err(Unmet::Conflict(BIND_CONFLICT)),
+            // Another node was selected before, and the volume may be in provisioning for it.
+            Some(node) if node != node_info.name() => return Err(PlanError::Conflict(BIND_CONFLICT)),
             Some(_) => plan.provisions.push(Arc::clone(claim)),
             None => to_match.push(claim),
         }
     }
-    // The smallest first, so that it takes the smallest volume and leaves larger ones to the others.
+    // Match the smallest claim first: it takes the smallest volume and leaves larger ones for the other claims.
     to_match.sort_by(|a, b| compare_by_size(a, b));
     let mut chosen = BTreeSet::new();
     for claim in to_match {
@@ -119,14 +122,14 @@ fn plan_unbound(view: &View, pod_claims: &PodClaims, node_info: &NodeInfo) -> Re
         }
     }
     for claim in &plan.provisions {
-        let class = class_of(view, claim).map_err(Unmet::Error)?;
-        let provisions = !class.provisioner.is_empty() && class.provisioner != NO_PROVISIONER;
-        if !provisions || !topologies_allow(&class.allowed_topologies, &node_info.labels) {
-            return Err(Unmet::Conflict(BIND_CONFLICT));
+        let class = class_of(view, claim).map_err(PlanError::Error)?;
+        let can_provision = !class.provisioner.is_empty() && class.provisioner != NO_PROVISIONER;
+        if !can_provision || !topologies_allow(&class.allowed_topologies, &node_info.labels) {
+            return Err(PlanError::Conflict(BIND_CONFLICT));
         }
     }
     if !capacity::has_capacity(view, node_info, &plan.provisions) {
-        return Err(Unmet::Conflict(NOT_ENOUGH_SPACE));
+        return Err(PlanError::Conflict(NOT_ENOUGH_SPACE));
     }
     Ok(plan)
 }
@@ -139,8 +142,8 @@ fn best_match(
     chosen: &BTreeSet<String>,
 ) -> Option<Arc<PersistentVolume>> {
     let candidates = view.candidates.get(&claim.metadata.name)?;
-    let seeker = MatchFor::Scheduler { node: node_info.name(), labels: &node_info.labels, taken: chosen };
-    let best = find_matching_volume(claim, candidates.iter().map(AsRef::as_ref), seeker)?;
+    let match_for = MatchFor::Scheduler { node: node_info.name(), labels: &node_info.labels, taken: chosen };
+    let best = find_matching_volume(claim, candidates.iter().map(AsRef::as_ref), match_for)?;
     candidates.iter().find(|volume| volume.metadata.name == best.metadata.name).cloned()
 }
 

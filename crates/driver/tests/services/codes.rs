@@ -318,10 +318,11 @@ async fn group_snapshots_and_metadata_return_csi_codes() {
     };
     assert_eq!(code(groups.create_volume_group_snapshot(group(&[])).await), InvalidArgument);
     assert_eq!(code(groups.create_volume_group_snapshot(group(&["v-a", "none"])).await), NotFound);
-    let made = groups.create_volume_group_snapshot(group(&["v-b", "v-a", "v-a"])).await.unwrap().into_inner();
-    let made = made.group_snapshot.unwrap();
-    let ids: Vec<String> = made.snapshots.iter().map(|snapshot| snapshot.snapshot_id.clone()).collect();
-    assert_eq!((ids.len(), made.ready_to_use), (2, true));
+    let created =
+        groups.create_volume_group_snapshot(group(&["v-b", "v-a", "v-a"])).await.unwrap().into_inner();
+    let created = created.group_snapshot.unwrap();
+    let ids: Vec<String> = created.snapshots.iter().map(|snapshot| snapshot.snapshot_id.clone()).collect();
+    assert_eq!((ids.len(), created.ready_to_use), (2, true));
     assert_eq!(code(groups.create_volume_group_snapshot(group(&["v-a"])).await), AlreadyExists);
 
     let get = |id: &str, snapshot_ids: &[String]| v1::GetVolumeGroupSnapshotRequest {

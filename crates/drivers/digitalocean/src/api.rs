@@ -1,21 +1,21 @@
-//! The API's objects, reduced to the fields that the driver reads or writes.
+//! The objects of the DigitalOcean API, reduced to the fields that the driver reads or writes.
 //!
-//! Unknown fields and values are accepted. `null` instead of a list or string is read as empty, as the API itself and
-//! its other clients do.
+//! Unknown fields and values are accepted. `null` in place of a list or string is read as empty, as in other clients of
+//! the API.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The account of the token.
+/// The account that the API token belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Account {
     /// Maximum number of volumes in all regions together; 0 means no limit.
     #[serde(default)]
     pub volume_limit: u64,
     /// `active`, `warning` or `locked`.
-    #[serde(default, deserialize_with = "null_is_empty")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub status: String,
-    /// The reason, if it is not active.
-    #[serde(default, deserialize_with = "null_is_empty")]
+    /// The reason why the account is not active.
+    #[serde(default, deserialize_with = "null_as_default")]
     pub status_message: String,
 }
 
@@ -29,21 +29,21 @@ pub struct Volume {
     /// The volume's region.
     pub region: Region,
     /// The droplet it is attached to: none or one.
-    #[serde(default, deserialize_with = "null_is_empty")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub droplet_ids: Vec<u64>,
-    /// Its size in GiB, although the API says gigabytes.
+    /// The size in GiB, although the API calls it gigabytes.
     pub size_gigabytes: u64,
     /// Free text.
-    #[serde(default, deserialize_with = "null_is_empty")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub description: String,
     /// RFC 3339.
-    #[serde(default, deserialize_with = "null_is_empty")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub created_at: String,
     /// The file system that the API formatted it with; empty if it did not.
-    #[serde(default, deserialize_with = "null_is_empty")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub filesystem_type: String,
     /// Its tags.
-    #[serde(default, deserialize_with = "null_is_empty")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub tags: Vec<String>,
 }
 
@@ -62,20 +62,20 @@ pub struct Snapshot {
     /// The requested name.
     pub name: String,
     /// Slugs of its regions.
-    #[serde(default, deserialize_with = "null_is_empty")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub regions: Vec<String>,
     /// RFC 3339.
     pub created_at: String,
     /// The source volume, which may have been deleted.
-    #[serde(default, deserialize_with = "null_is_empty")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub resource_id: String,
     /// `volume`; droplets have snapshots too.
-    #[serde(default, deserialize_with = "null_is_empty")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub resource_type: String,
     /// Minimum size in GiB of a volume created from it.
     pub min_disk_size: u64,
     /// Its tags.
-    #[serde(default, deserialize_with = "null_is_empty")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub tags: Vec<String>,
 }
 
@@ -85,27 +85,27 @@ pub struct Droplet {
     /// The CSI node id, in decimal.
     pub id: u64,
     /// Usually its host name.
-    #[serde(default, deserialize_with = "null_is_empty")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub name: String,
     /// `new`, `active`, `off` or `archive`.
-    #[serde(default, deserialize_with = "null_is_empty")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub status: String,
     /// The droplet's region.
     pub region: Region,
     /// Ids of its attached volumes.
-    #[serde(default, deserialize_with = "null_is_empty")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub volume_ids: Vec<String>,
 }
 
 /// An asynchronous operation of the API.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Action {
-    /// Its id.
+    /// The id of the action.
     pub id: u64,
-    /// Its status.
+    /// The status of the action.
     pub status: ActionStatus,
     /// `attach_volume`, `detach_volume`, `resize_volume`.
-    #[serde(rename = "type", default, deserialize_with = "null_is_empty")]
+    #[serde(rename = "type", default, deserialize_with = "null_as_default")]
     pub kind: String,
 }
 
@@ -119,7 +119,7 @@ pub enum ActionStatus {
     Completed,
     /// Failed permanently; the API gives no reason.
     Errored,
-    /// An unknown status: treated as neither completed nor failed.
+    /// An unknown status: the action has neither completed nor failed.
     #[serde(other)]
     Unknown,
 }
@@ -180,7 +180,7 @@ pub enum VolumeAction {
     },
 }
 
-fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
@@ -218,10 +218,10 @@ mod tests {
         ] {
             assert_eq!(serde_json::to_string(&action).unwrap(), body);
         }
-        let wanted =
+        let new_volume =
             NewVolume { name: "n".into(), region: "r".into(), size_gigabytes: 1, ..NewVolume::default() };
         assert_eq!(
-            serde_json::to_string(&wanted).unwrap(),
+            serde_json::to_string(&new_volume).unwrap(),
             r#"{"name":"n","region":"r","size_gigabytes":1,"description":""}"#
         );
     }

@@ -77,10 +77,10 @@ mod tests {
             assert_eq!(volume_name(name), name);
         }
         let odd = ["", "1a", "-a", "a-", "A", "a_b", "a.b", "ä", "a b", &"x".repeat(65), &"x".repeat(66)];
-        let made: std::collections::BTreeSet<String> = odd.iter().map(|name| volume_name(name)).collect();
-        assert_eq!(made.len(), odd.len(), "names must be unique");
+        let created: std::collections::BTreeSet<String> = odd.iter().map(|name| volume_name(name)).collect();
+        assert_eq!(created.len(), odd.len(), "names must be unique");
         assert_eq!(volume_name("A name"), "volume-0b7fbdb32a8bb3a8db34fd8d9b04bed390daff98");
-        for name in &made {
+        for name in &created {
             assert_eq!(volume_name(name), *name, "a derived name must be valid");
         }
     }

@@ -53,11 +53,11 @@ pub fn prepare(
     let dir = dir.canonicalize().map_err(|error| Error::call("realpath", dir, error))?;
     let mount_point = dir.join(MOUNT_POINT);
     kernel.create_dir(&PathBeneath::new(&dir, Path::new(MOUNT_POINT)))?;
-    let there = |name: &str| Ok(kernel.stat(&PathBeneath::new(&dir, Path::new(name)))?.is_some());
-    let disk = there(IMAGE)?;
+    let exists = |name: &str| Ok(kernel.stat(&PathBeneath::new(&dir, Path::new(name)))?.is_some());
+    let disk = exists(IMAGE)?;
     let found = Existing {
         disk,
-        pool: there("pool/pool.json")?,
+        pool: exists("pool/pool.json")?,
         reflink: !disk && kernel.can_reflink(&mount_point)?,
     };
     let kept = decide(found);

@@ -1,7 +1,7 @@
 //! Compares the embedded API with a real kube-apiserver on the same requests (`make test-cluster`). The YAML files
 //! in this directory hold the requests and the allowed differences.
 
-#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod kubectl;
 mod normalize;

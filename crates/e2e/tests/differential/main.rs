@@ -2,7 +2,7 @@
 //! test`. The YAML files in this directory hold the scenarios and the allowed differences; docs/differential.md
 //! describes their format.
 
-#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

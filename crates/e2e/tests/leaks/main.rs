@@ -6,7 +6,7 @@
 //! Runs on a real API server without nodes. `SOAK_SECONDS` sets the duration, one hour by default; `hack/test.sh
 //! leaks` runs ten minutes. `SOAK_SEED` repeats the choices of a run.
 
-#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod consistency;
 mod environment;

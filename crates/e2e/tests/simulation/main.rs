@@ -15,7 +15,7 @@
 //! `WHARF_SIMULATION_SEED=7 cargo test -p wharf-e2e --test simulation one_seed -- --nocapture` prints the trace
 //! of a seed.
 
-#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod api;
 mod driver;

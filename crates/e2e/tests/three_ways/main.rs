@@ -5,7 +5,7 @@
 //! On all three APIs our own controllers bind and protect claims, so only the API differs. Scenarios that differ in
 //! a parallel run are repeated one by one, and only that result counts.
 
-#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod controllers;
 mod local;

@@ -63,7 +63,7 @@ fn three_pods_example_gives_each_pod_its_claim() {
     let pods = ["worker-0", "worker-1", "worker-2"];
     for (number, pod) in pods.into_iter().enumerate() {
         machine.wait_until_running(pod);
-        machine.wait_until("it has written into its own volume", |machine| {
+        machine.wait_until("the pod has written to its own volume", |machine| {
             let written = machine.in_pod(pod, "cat", "/data/name");
             if written == format!("worker {number}\n") { Ok(()) } else { Err(written) }
         });
@@ -99,9 +99,9 @@ fn block_and_ephemeral_examples_run() {
 #[test]
 fn static_volume_example_retains_its_volume() {
     let mut machine = Machine::new();
-    let made: Value =
+    let created: Value =
         serde_json::from_str(&machine.csi("create by-hand --size 1GiB --fs-type ext4")).unwrap();
-    let volume = field(&made, "/volume_id");
+    let volume = field(&created, "/volume_id");
     machine.apply(&example("static-volume.yaml").replace("VOLUME", &volume));
     machine.wait_for_field("pvc/by-hand", "/status/phase", "Bound");
     assert_eq!(machine.field("pvc/by-hand", "/spec/volumeName"), "by-hand");

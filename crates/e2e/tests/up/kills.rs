@@ -87,11 +87,11 @@ impl Machine {
     }
 
     /// Whether the node's status lists a volume.
-    fn node_says(&self, list: &str) -> bool {
+    fn node_lists(&self, list: &str) -> bool {
         self.volumes_of_node(list).is_some_and(|volumes| volumes > 0)
     }
 
-    fn node_is_without(&self, list: &str) -> bool {
+    fn node_lists_none(&self, list: &str) -> bool {
         self.volumes_of_node(list) == Some(0)
     }
 
@@ -112,7 +112,7 @@ impl Machine {
 }
 
 const PROVISION: [Boundary; 5] = [
-    ("the claim is there", |m| m.some("pvc")),
+    ("the claim exists", |m| m.some("pvc")),
     ("the volume is being created", |m| !m.names("pool/volumes").is_empty()),
     ("the PersistentVolume is there", |m| m.some("pv")),
     ("the volume is bound", |m| {
@@ -122,15 +122,15 @@ const PROVISION: [Boundary; 5] = [
 ];
 
 const TO_ATTACHED: [Boundary; 7] = [
-    ("the pod is there", |m| m.some("pod")),
+    ("the pod exists", |m| m.some("pod")),
     ("the pod has a node", |m| m.field_is("pod/keeper", "/spec/nodeName", "node-1")),
-    ("the node says that it uses the volume", |m| m.node_says("volumesInUse")),
-    ("the attachment is there", |m| m.some("va")),
+    ("the node reports the volume as in use", |m| m.node_lists("volumesInUse")),
+    ("the attachment exists", |m| m.some("va")),
     ("the volume is attached", |m| {
         m.try_list("va")
             .is_ok_and(|all| all.iter().any(|attachment| attachment["status"]["attached"] == true))
     }),
-    ("the node status lists the attachment", |m| m.node_says("volumesAttached")),
+    ("the node status lists the attachment", |m| m.node_lists("volumesAttached")),
     ("the volume has its device", |m| !m.devices().is_empty()),
 ];
 
@@ -182,7 +182,7 @@ const FROM_MAPPED: [Boundary; 2] = [
 const FROM_ATTACHED: [Boundary; 5] = [
     ("the device is released", |m| m.devices().is_empty()),
     ("the pod is gone", |m| m.none("pod")),
-    ("the node no longer uses the volume", |m| m.node_is_without("volumesInUse")),
+    ("the node no longer uses the volume", |m| m.node_lists_none("volumesInUse")),
     ("the volume is to be detached", |m| {
         m.try_list("va").is_ok_and(|all| all.iter().all(|va| !va["metadata"]["deletionTimestamp"].is_null()))
     }),
@@ -279,7 +279,7 @@ fn random_kills_recover() {
     for number in 0..KILLS {
         let slot = rng.below(CLAIMS);
         let (data, keeper) = (format!("data-{slot}"), format!("keeper-{slot}"));
-        let (has_claim, has_pod) = (machine.there("pvc", &data), machine.there("pod", &keeper));
+        let (has_claim, has_pod) = (machine.is_live("pvc", &data), machine.is_live("pod", &keeper));
         match (has_claim, has_pod, rng.below(4)) {
             (None, ..) => {
                 machine.create(&claim(&data, "32Mi"));
@@ -331,7 +331,7 @@ fn random_kills_recover() {
 
 impl Machine {
     /// Whether an object exists, and if so whether it is not being deleted.
-    fn there(&mut self, kind: &str, name: &str) -> Option<bool> {
+    fn is_live(&mut self, kind: &str, name: &str) -> Option<bool> {
         let all = self.list(kind);
         let found = all.iter().find(|object| self::name(object) == name)?;
         Some(found["metadata"]["deletionTimestamp"].is_null())

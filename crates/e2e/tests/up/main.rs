@@ -4,7 +4,7 @@
 //!
 //! Each test has a simulated machine ([`machine::Machine`]): mount and PID namespaces, a data directory, a port.
 
-#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod absence;
 mod addresses;

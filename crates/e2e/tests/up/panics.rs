@@ -1,5 +1,5 @@
-//! A panic in one unit of work ends that unit only. `WHARF_FAULT` injects the panics. `hack/test.sh dist` runs these
-//! tests with the binary of the profile `dist`.
+//! A panic ends only the unit of work in which it occurs. `WHARF_FAULT` injects the panics. `hack/test.sh dist` runs
+//! these tests with the binary of the profile `dist`.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -9,23 +9,24 @@ use wharf_testkit::{built_program, free_address};
 use crate::machine::{Machine, NODE, TEMP_DIR};
 use crate::objects::{KEEPER, claim, pod};
 
-/// Two reconciles, one change of an object, one request, one watch, one scheduling attempt and one pod sync panic, and a
-/// controller, a sidecar role and the journal each at their start.
+/// The injected panics.
 const FAULTS: [&str; 10] = [
+    // Units of work: reconciles, a handled change, API requests, a scheduling attempt, a pod sync.
     "panic:binder:name: \"affected\"",
+    "panic:provisioner:\"pvc-",
     "panic:ephemeral:default/affected",
-    "panic:apiserver:GET /api/v1/namespaces/default/pods/nobody",
+    "panic:apiserver:GET /api/v1/namespaces/default/pods/absent",
     "panic:apiserver:WATCH persistentvolumeclaims",
     "panic:scheduler:default/affected",
     "panic:pods:\"",
+    // Components at their start: a controller, a sidecar role, the intent journal.
     "panic:volume binder:controller",
     "panic:provisioner:local.csi.wharf.dev",
-    "panic:provisioner:\"pvc-",
     "panic:journal:tasks",
 ];
 
 impl Machine {
-    /// The panics that `wharf up` has caught, by component.
+    /// The number of panics that `wharf up` has caught, by component.
     fn caught_panics(&self) -> Result<BTreeMap<String, u64>, String> {
         let sample = |line: &str| {
             let rest = line.strip_prefix("wharf_panics_total{part=\"process\",component=\"")?;
@@ -37,15 +38,15 @@ impl Machine {
 }
 
 #[test]
-fn panics_of_single_units_end_neither_wharf_up_nor_other_work() {
+fn panics_in_units_of_work_stop_neither_wharf_up_nor_other_work() {
     let mut machine = Machine::with_faults(&FAULTS);
     machine.create(&claim("affected", "32Mi"));
     machine.create(&pod("affected", "affected", KEEPER));
     machine.create(&claim("other", "32Mi"));
     machine.create(&pod("other", "other", KEEPER));
-    let refused = machine.try_get("pod/nobody").unwrap_err();
-    assert!(refused.contains("the request caused a panic"), "{refused}");
-    assert_eq!(machine.try_get("pod/nobody"), Ok(None), "the next request succeeds");
+    let error = machine.try_get("pod/absent").unwrap_err();
+    assert!(error.contains("the request caused a panic"), "{error}");
+    assert_eq!(machine.try_get("pod/absent"), Ok(None), "the next request must succeed");
     machine.wait_until_written("other");
     machine.wait_until_written("affected");
     let caught = machine.wait_until("all faults are injected", |machine| {
@@ -66,9 +67,9 @@ fn panics_of_single_units_end_neither_wharf_up_nor_other_work() {
     machine.delete_everything();
 }
 
-/// The node agent cannot rebuild the state of its pods without a new start of the process.
+/// The node agent can rebuild the state of its pods only when the process starts.
 #[test]
-fn panic_of_a_component_without_restart_ends_wharf_up_with_its_name() {
+fn panic_of_non_restartable_component_ends_wharf_up_and_names_it() {
     let data = tempfile::Builder::new().prefix("wharf-up-").tempdir_in(TEMP_DIR).unwrap();
     let output = Command::new(built_program("wharf"))
         .args(["up", "--no-local", "--csi", "unix:///run/no-such-driver.sock", "--node-name", NODE])

@@ -14,7 +14,7 @@ use wharf_fake_digitalocean::{
     DropletOptions, FakeDigitalOcean, FakeOptions, FakeSettings, Fault, HalfAttached, HalfAttachedShape,
 };
 
-const EXPLANATION: &str = "\
+const AFTER_HELP: &str = "\
 Serves volumes, snapshots, actions, droplets, tags, regions and account data of one account, with DigitalOcean's errors, \
 pagination, rate limits and delays. Each droplet has its own metadata service at its own address. The state is stored in \
 --state and survives restarts.
@@ -32,7 +32,7 @@ See docs/fake-digitalocean.md.";
 
 /// Serve a fake of DigitalOcean's volume API and metadata service
 #[derive(Debug, Parser)]
-#[command(name = "fake-digitalocean", version, after_help = EXPLANATION)]
+#[command(name = "fake-digitalocean", version, after_help = AFTER_HELP)]
 struct Args {
     /// Listen address of the API, such as 127.0.0.1:8000; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS")]
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn fault_in_help_text_is_valid() {
-        let (_, example) = EXPLANATION.split_once("curl -d '").unwrap();
+        let (_, example) = AFTER_HELP.split_once("curl -d '").unwrap();
         let (fault, _) = example.split_once('\'').unwrap();
         let fault: Fault = serde_json::from_str(fault).unwrap();
         assert_eq!((fault.path.as_deref(), fault.times), (Some("/v2/volumes"), Some(1)));

@@ -44,7 +44,7 @@ fn link_to(request: &Request, page: usize) -> String {
 mod tests {
     use super::*;
 
-    fn ask(query: &str, total: usize) -> Value {
+    fn page_of(query: &str, total: usize) -> Value {
         let request = Request {
             path: "/v2/volumes".into(),
             query: query.into(),
@@ -70,7 +70,7 @@ mod tests {
             ("page=x", 1, Some(0), 1, ""),
         ];
         for (query, total, first, shown, links) in table {
-            let body = ask(query, *total);
+            let body = page_of(query, *total);
             let list = body["volumes"].as_array().unwrap();
             assert_eq!(list.first().and_then(Value::as_u64), *first, "{query}");
             assert_eq!(list.len(), *shown, "{query}");
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn links_keep_the_rest_of_the_query() {
-        let body = ask("name=a%20b&page=1&per_page=1", 2);
+        let body = page_of("name=a%20b&page=1&per_page=1", 2);
         assert_eq!(body["links"]["pages"]["next"], "http://h:1/v2/volumes?page=2&name=a%20b&per_page=1");
     }
 }

@@ -1,6 +1,6 @@
-//! The fake from the outside: over HTTP, and as devices on this machine.
+//! Tests of the fake's interfaces: the HTTP API, and the block devices that it attaches to this machine.
 
-#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the response
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 #[path = "fake/client.rs"]
 mod client;

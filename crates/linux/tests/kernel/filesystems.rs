@@ -50,7 +50,7 @@ fn mkfs_options_are_applied_and_refused_options_change_nothing() {
         .linux
         .make_fs(&device, &MakeFsRequest { fs: FsType::Ext4, uuid: &uuid, options: &options })
         .unwrap();
-    let made = run("dumpe2fs", &["-h", device.to_str().unwrap()]);
+    let created = run("dumpe2fs", &["-h", device.to_str().unwrap()]);
     for expected in [
         "metadata_csum_seed",
         "quota",
@@ -58,7 +58,7 @@ fn mkfs_options_are_applied_and_refused_options_change_nothing() {
         "label",
         "Block size:               4096",
     ] {
-        assert!(made.contains(expected), "{expected} in {made}");
+        assert!(created.contains(expected), "{expected} in {created}");
     }
 
     fs::write(bench.path("data"), vec![0xA5; MIB as usize]).unwrap();
@@ -72,15 +72,18 @@ fn mkfs_options_are_applied_and_refused_options_change_nothing() {
     ] {
         let options = words(text);
         assert!(check_mkfs_options(fs, &options).is_err());
-        let made = bench.linux.make_fs(&device, &MakeFsRequest { fs, uuid: &uuid, options: &options });
-        assert!(matches!(made, Err(Error::InvalidState { .. })), "{fs} {text}: {made:?}");
+        let created = bench.linux.make_fs(&device, &MakeFsRequest { fs, uuid: &uuid, options: &options });
+        assert!(matches!(created, Err(Error::InvalidState { .. })), "{fs} {text}: {created:?}");
     }
     // Options that mkfs accepts but that change the result are an error, too.
     let options = words("-O ^extent,^64bit,^flex_bg,^metadata_csum,^huge_file,^dir_nlink,^extra_isize");
     let small = bench.device("small", 16 * MIB);
-    let made =
+    let created =
         bench.linux.make_fs(&small, &MakeFsRequest { fs: FsType::Ext4, uuid: &uuid, options: &options });
-    assert!(matches!(&made, Err(Error::InvalidState { reason, .. }) if reason.contains("ext3")), "{made:?}");
+    assert!(
+        matches!(&created, Err(Error::InvalidState { reason, .. }) if reason.contains("ext3")),
+        "{created:?}"
+    );
     bench.linux.loop_detach(&device).unwrap();
     assert!(fs::read(bench.path("data")).unwrap().iter().all(|byte| *byte == 0xA5));
 }

@@ -40,12 +40,12 @@ fn reference(name: &str, uid: &str) -> Value {
 fn chosen(
     claim: &PersistentVolumeClaim,
     volumes: &[PersistentVolume],
-    seeker: MatchFor<'_>,
+    match_for: MatchFor<'_>,
 ) -> Option<String> {
-    let found = find_matching_volume(claim, volumes, seeker).map(|volume| volume.metadata.name.clone());
+    let found = find_matching_volume(claim, volumes, match_for).map(|volume| volume.metadata.name.clone());
     // The order of the volumes does not matter.
-    let turned =
-        find_matching_volume(claim, volumes.iter().rev(), seeker).map(|volume| volume.metadata.name.clone());
+    let turned = find_matching_volume(claim, volumes.iter().rev(), match_for)
+        .map(|volume| volume.metadata.name.clone());
     assert_eq!(found, turned);
     found
 }
@@ -280,8 +280,8 @@ fn scheduler_matches_accessible_volumes_only() {
         ),
     ] {
         let taken = BTreeSet::from([taken.to_owned()]);
-        let seeker = MatchFor::Scheduler { node: "n", labels: &labels, taken: &taken };
-        assert_eq!(chosen(&claim(json!({})), &volumes, seeker).as_deref(), expected, "{rule}");
+        let match_for = MatchFor::Scheduler { node: "n", labels: &labels, taken: &taken };
+        assert_eq!(chosen(&claim(json!({})), &volumes, match_for).as_deref(), expected, "{rule}");
     }
 }
 

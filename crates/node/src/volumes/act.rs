@@ -99,7 +99,14 @@ impl Manager {
         };
         match outcome {
             Ok(()) => {
-                tracing::debug!(volume = unique, pod_uid = pod, ?operation, "completed volume operation");
+                let Volume { driver, handle, .. } = &inputs.volume;
+                tracing::debug!(
+                    driver,
+                    volume_handle = handle,
+                    pod_uid = pod,
+                    ?operation,
+                    "completed volume operation"
+                );
                 self.change(unique, |volume| {
                     volume.failures.remove(&(operation, pod.to_owned()));
                 });
@@ -112,7 +119,8 @@ impl Manager {
     fn failed(&self, unique: &str, inputs: &Inputs, operation: Operation, pod: &str, error: StepError) {
         let StepError { class, message, max_delay } = error;
         tracing::warn!(
-            volume = unique,
+            driver = inputs.volume.driver,
+            volume_handle = inputs.volume.handle,
             pod_uid = pod,
             ?operation,
             ?class,
@@ -188,7 +196,12 @@ impl Manager {
         match removed.await {
             Ok(()) => self.change(unique, |volume| volume.device = Device::None),
             Err(error) => {
-                tracing::warn!(volume = unique, %error, "failed to remove staging directory after NodeStageVolume failed")
+                tracing::warn!(
+                    driver = volume.driver,
+                    volume_handle = volume.handle,
+                    %error,
+                    "failed to remove staging directory after NodeStageVolume failed"
+                )
             }
         }
     }
@@ -282,7 +295,13 @@ impl Manager {
                 volume.mounts.remove(pod);
             }),
             Err(error) => {
-                tracing::warn!(volume = unique, pod_uid = pod, %error, "failed to remove target after NodePublishVolume failed");
+                tracing::warn!(
+                    driver = volume.driver,
+                    volume_handle = volume.handle,
+                    pod_uid = pod,
+                    %error,
+                    "failed to remove target path after NodePublishVolume failed"
+                );
             }
         }
     }
@@ -302,7 +321,8 @@ impl Manager {
                 |operation: &Operation, uid: &str| uid == pod && !matches!(operation, Operation::Unpublish);
             volume.failures.retain(|(operation, uid), _| !of_pod(operation, uid));
         });
-        tracing::info!(volume = unique, pod_uid = pod, "mounted volume");
+        let Volume { driver, handle, .. } = &inputs.volume;
+        tracing::info!(driver, volume_handle = handle, pod_uid = pod, "mounted volume");
         self.record_ready_event(&inputs.volume, pod);
     }
 

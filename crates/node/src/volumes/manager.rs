@@ -336,7 +336,8 @@ impl Manager {
                     .min()
                     .map_or(WorkOutcome::Done, WorkOutcome::RetryAfter);
             }
-            tracing::debug!(volume = unique, ?step, "next step");
+            let Volume { driver, handle, .. } = &inputs.volume;
+            tracing::debug!(driver, volume_handle = handle, ?step, "decided next step");
             self.act(unique, &inputs, &step).await;
         }
         steps.unfinished(unique)

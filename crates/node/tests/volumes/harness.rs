@@ -221,9 +221,9 @@ impl Fixture {
             volume_capabilities: vec![capability(fs, Mode::SingleNodeWriter)],
             ..Default::default()
         };
-        let made =
+        let created =
             self.driver.controller().create_volume(request).await.unwrap().into_inner().volume.unwrap();
-        let attributes: Value = made.volume_context.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
+        let attributes: Value = created.volume_context.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
         let (mode, size) = (if fs.is_empty() { "Block" } else { "Filesystem" }, format!("{mib}Mi"));
         let modes = json!(["ReadWriteOnce"]);
         let claim = json!({"metadata": {"name": name}, "spec": {
@@ -234,7 +234,7 @@ impl Fixture {
         let volume = json!({"metadata": {"name": name}, "spec": {
             "accessModes": modes, "volumeMode": mode, "capacity": {"storage": size},
             "csi": {
-                "driver": driver, "volumeHandle": made.volume_id, "fsType": fs, "volumeAttributes": attributes,
+                "driver": driver, "volumeHandle": created.volume_id, "fsType": fs, "volumeAttributes": attributes,
             },
             "claimRef": {
                 "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "default", "name": name,
@@ -244,7 +244,7 @@ impl Fixture {
         self.create::<PersistentVolume>(None, volume).await;
         let bound = json!({"phase": "Bound", "accessModes": modes, "capacity": {"storage": size}});
         self.status::<PersistentVolumeClaim>(&Key::namespaced("default", name), bound).await;
-        Volume { handle: made.volume_id, name: name.to_owned() }
+        Volume { handle: created.volume_id, name: name.to_owned() }
     }
 
     /// Creates a pod with volumes; each is mounted by a container, or a device in it.

@@ -1,5 +1,5 @@
-//! Which changes trigger a reconcile of a volume, and with which priority. Our own writes do not: they would cut short
-//! the backoff after a failure.
+//! Which changes trigger a reconcile of a volume, and with which priority. The attacher's own writes trigger none: they
+//! would end the backoff after a failure.
 
 use wharf_cluster::{Change, Priority};
 use wharf_model::names::annotation::NODE_ID;
@@ -12,8 +12,8 @@ use super::view::{AttacherConfig, Subject};
 pub(super) struct Wakeup {
     pub(super) subject: Subject,
     pub(super) priority: Priority,
-    /// The attachment whose backoff ends.
-    pub(super) woken: Option<String>,
+    /// The attachment whose backoff to end.
+    pub(super) end_backoff_of: Option<String>,
 }
 
 /// The priority of an attachment. Pods wait for attaches. Detaches come in bursts when nodes are drained and must not
@@ -28,7 +28,7 @@ pub(super) fn priority(attachment: &VolumeAttachment) -> Priority {
     }
 }
 
-/// sidecars.md 1.2 "VA filter", "Requeue filter".
+/// The reconcile that a changed VolumeAttachment triggers, if any: sidecars.md 1.2 "VA filter", "Requeue filter".
 pub(super) fn by_attachment(change: &Change<VolumeAttachment>, config: &AttacherConfig) -> Option<Wakeup> {
     match (&change.old, &change.new) {
         (old, Some(new)) => {
@@ -36,18 +36,18 @@ pub(super) fn by_attachment(change: &Change<VolumeAttachment>, config: &Attacher
             (config.owns(new) && changed).then(|| Wakeup {
                 subject: Subject::of(new),
                 priority: priority(new),
-                woken: old.is_some().then(|| new.metadata.name.clone()),
+                end_backoff_of: old.is_some().then(|| new.metadata.name.clone()),
             })
         }
-        // Also of other drivers: the volume may have waited for its deletion.
+        // Also attachments of other drivers: the removal of the volume's finalizer may wait for their deletion.
         (Some(old), None) => {
-            Some(Wakeup { subject: Subject::of(old), priority: Priority::Normal, woken: None })
+            Some(Wakeup { subject: Subject::of(old), priority: Priority::Normal, end_backoff_of: None })
         }
         (None, None) => None,
     }
 }
 
-/// Whether a change has more than our own writes.
+/// Whether a change has more than the attacher's own writes.
 fn is_relevant(old: &VolumeAttachment, new: &VolumeAttachment, config: &AttacherConfig) -> bool {
     let detached = old.status.attached && !new.status.attached && !new.metadata.is_deleting();
     detached || without_own_fields(old, config) != without_own_fields(new, config)
@@ -55,15 +55,15 @@ fn is_relevant(old: &VolumeAttachment, new: &VolumeAttachment, config: &Attacher
 
 /// The attachment without the fields that the attacher writes.
 fn without_own_fields(attachment: &VolumeAttachment, config: &AttacherConfig) -> VolumeAttachment {
-    let mut without_own_fields = VolumeAttachment { status: Default::default(), ..attachment.clone() };
-    let meta = &mut without_own_fields.metadata;
+    let mut attachment = VolumeAttachment { status: Default::default(), ..attachment.clone() };
+    let meta = &mut attachment.metadata;
     meta.resource_version.clear();
     meta.finalizers.retain(|finalizer| *finalizer != config.finalizer);
     meta.annotations.remove(NODE_ID);
-    without_own_fields
+    attachment
 }
 
-/// What a changed volume triggers.
+/// Why a changed volume triggers a reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum VolumeChange {
     /// Its finalizer may have to be removed.
@@ -72,7 +72,7 @@ pub(super) enum VolumeChange {
     Usable,
 }
 
-/// sidecars.md 1.2 "PV finalizer removal": volumes in deletion and new volumes are reconciled.
+/// Whether a changed volume triggers a reconcile: sidecars.md 1.2 "PV finalizer removal".
 pub(super) fn by_volume(change: &Change<PersistentVolume>, config: &AttacherConfig) -> Option<VolumeChange> {
     let new = change.new.as_ref()?;
     if new.metadata.is_deleting() {
@@ -85,7 +85,7 @@ pub(super) fn by_volume(change: &Change<PersistentVolume>, config: &AttacherConf
     }
 }
 
-/// The node where the driver was registered or its node ID changed.
+/// The node on which the driver was registered or has a new node ID.
 pub(super) fn by_node<'a>(change: &'a Change<CSINode>, config: &AttacherConfig) -> Option<&'a str> {
     let id = |node: &Option<std::sync::Arc<CSINode>>| {
         node.as_ref().and_then(|node| node.driver(&config.driver)).map(|driver| driver.node_id.clone())
@@ -144,25 +144,25 @@ mod tests {
             let expected = priority.map(|priority| Wakeup {
                 subject: Subject::Volume("v".into()),
                 priority,
-                woken: None,
+                end_backoff_of: None,
             });
             assert_eq!(wakeup, expected, "{with}");
         }
-        let ours = AttacherConfig { node: Some("n".into()), ..config() };
-        let others = AttacherConfig { node: Some("m".into()), ..config() };
+        let this_node = AttacherConfig { node: Some("n".into()), ..config() };
+        let other_node = AttacherConfig { node: Some("m".into()), ..config() };
         let new = change(None, Some(attachment(json!({}))));
-        assert!(by_attachment(&new, &ours).is_some());
-        assert_eq!(by_attachment(&new, &others), None);
+        assert!(by_attachment(&new, &this_node).is_some());
+        assert_eq!(by_attachment(&new, &other_node), None);
     }
 
-    /// sidecars.md 1.2 "Requeue filter": our own writes do not end a backoff, other changes do.
+    /// sidecars.md 1.2 "Requeue filter": the attacher's own writes do not end a backoff, other changes do.
     #[test]
-    fn only_foreign_changes_wake_attachment() {
+    fn only_changes_by_others_wake_attachment() {
         let finalizer = json!(["external-attacher/d-test"]);
         let error = json!({"attached": false, "attachError": {"message": "no"}});
         let again = json!({"attached": false, "attachError": {"message": "still no"}});
         let detach_error = json!({"attached": false, "detachError": {"message": "no"}});
-        for (old, new, woken_up) in [
+        for (old, new, expected) in [
             (json!({}), json!({"/metadata/resourceVersion": "2"}), false),
             (json!({}), json!({"/status": error}), false),
             (json!({"/status": error}), json!({"/status": again}), false),
@@ -171,7 +171,7 @@ mod tests {
             (json!({}), json!({"/metadata/annotations": {"csi.alpha.kubernetes.io/node-id": "n1"}}), false),
             (json!({"/status": error}), json!({"/status": {"attached": true}}), false),
             (json!({"/metadata/finalizers": finalizer}), json!({}), false),
-            (json!({}), json!({"/metadata/finalizers": ["theirs"]}), true),
+            (json!({}), json!({"/metadata/finalizers": ["example.com/other"]}), true),
             (json!({}), json!({"/metadata/annotations": {"a": "b"}}), true),
             (json!({"/status": {"attached": true}}), json!({}), true),
             (json!({"/status": error}), json!({"/status": again, "/spec/nodeName": "m"}), true),
@@ -185,8 +185,11 @@ mod tests {
         ] {
             let change = change(Some(attachment(old.clone())), Some(attachment(new.clone())));
             let wakeup = by_attachment(&change, &config());
-            assert_eq!(wakeup.is_some(), woken_up, "{old} {new}");
-            assert!(wakeup.is_none_or(|wakeup| wakeup.woken.as_deref() == Some("a")), "its backoff ends");
+            assert_eq!(wakeup.is_some(), expected, "{old} {new}");
+            assert!(
+                wakeup.is_none_or(|wakeup| wakeup.end_backoff_of.as_deref() == Some("a")),
+                "the backoff ends"
+            );
         }
     }
 
@@ -195,8 +198,8 @@ mod tests {
     #[test]
     fn deleted_attachment_or_changed_volume_wakes_volume() {
         for attacher in ["d.test", "other.test"] {
-            let gone = change(Some(attachment(json!({"/spec/attacher": attacher}))), None);
-            let wakeup = by_attachment(&gone, &config()).unwrap();
+            let deleted = change(Some(attachment(json!({"/spec/attacher": attacher}))), None);
+            let wakeup = by_attachment(&deleted, &config()).unwrap();
             assert_eq!((wakeup.subject, wakeup.priority), (Subject::Volume("v".into()), Priority::Normal));
         }
         let finalizer = ["external-attacher/d-test"];
@@ -224,7 +227,7 @@ mod tests {
 
     /// Attachments to a node wait for the driver to register there.
     #[test]
-    fn registered_driver_wakes_node() {
+    fn driver_registration_wakes_attachments_of_node() {
         let with = |id: &str| Some(json!({"spec": {"drivers": [{"name": "d.test", "nodeID": id}]}}));
         let without = || Some(json!({"spec": {"drivers": [{"name": "other.test", "nodeID": "n"}]}}));
         for (old, new, expected) in [

@@ -108,7 +108,7 @@ pub async fn run(config: Config, stop: impl Future<Output = StopReason>) -> Resu
         };
         let now = started.elapsed();
         match outcome {
-            // The wait is over: it is time for a check, or the object is gone.
+            // The recheck is due, or the object was deleted.
             None => view.due = now,
             Some(Ok(())) => {
                 view.failures = 0;
@@ -123,7 +123,7 @@ pub async fn run(config: Config, stop: impl Future<Output = StopReason>) -> Resu
                 view.failures = view.failures.saturating_add(1);
                 let pause = RETRY.after(view.failures);
                 view.due = now + pause;
-                tracing::warn!(%error, retry_in = ?pause, "failed to update the driver's entry");
+                tracing::warn!(?step, %error, retry_in = ?pause, "failed to update CSIDriver object or node ID annotation; retrying");
             }
         }
         if let (Mode::CsiDriverObject { .. }, Some(entry), None) = (&actor.mode, &entry, &watched) {

@@ -200,9 +200,9 @@ fn place_templates(scenario: &mut Value, templates: &BTreeMap<String, Value>) ->
         if let Some(name) = object.as_str() {
             *object = find(name)?;
         } else if let Some(name) = object.get("template").and_then(Value::as_str) {
-            let mut made = find(name)?;
-            merge(&mut made, &object["with"]);
-            *object = made;
+            let mut created = find(name)?;
+            merge(&mut created, &object["with"]);
+            *object = created;
         }
     }
     Ok(())

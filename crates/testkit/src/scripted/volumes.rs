@@ -87,8 +87,9 @@ impl ScriptedService {
             return Ok(BOUNDLESS);
         };
         let volumes = held.volumes("", usize::MAX)?;
-        let there = volumes.iter().filter(|volume| segment.is_none() || volume.segment.as_ref() == segment);
-        Ok((capacity - there.map(|volume| volume.bytes).sum::<i64>()).max(0))
+        let in_segment =
+            volumes.iter().filter(|volume| segment.is_none() || volume.segment.as_ref() == segment);
+        Ok((capacity - in_segment.map(|volume| volume.bytes).sum::<i64>()).max(0))
     }
 }
 

@@ -63,7 +63,7 @@ fn defaults_are_upstreams_without_rate_limits() {
     );
 }
 
-/// sidecars.md 1.0 "Leader election", "HTTP"; 2: QPS only if it is given
+/// sidecars.md 1.0 "Leader election", "HTTP"; 2: QPS only if the flag is set
 #[test]
 fn common_flags_are_accepted_by_all_controllers() {
     let in_pod = Environment {

@@ -24,7 +24,7 @@ use crate::signal::stop_signal;
 use flags::{ApiArgs, MetadataNeeds};
 use orphans::OrphansArgs;
 
-const EXPLANATION: &str = "\
+const AFTER_HELP: &str = "\
 The driver has two modes:
   controller   with an API token; one per cluster, together with `wharf sidecar`
   node         without a token; one on each droplet
@@ -47,7 +47,7 @@ a running cluster.";
 
 /// Serve DigitalOcean Block Storage (dobs.csi.digitalocean.com)
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXPLANATION, args_conflicts_with_subcommands = true)]
+#[command(after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
 pub(super) struct Args {
     #[command(subcommand)]
     command: Option<Command>,

@@ -17,7 +17,7 @@ use wharf_upstream_flags::Environment;
 use crate::signal::stop_signal;
 use embedded_sidecar::EmbeddedSidecarArgs;
 
-const EXPLANATION: &str = "\
+const AFTER_HELP: &str = "\
 A pool is a directory on a local file system. Each volume is an image file in the pool, attached through a loop device. On \
 xfs and btrfs, snapshots and clones share blocks and are instant; on other file systems they are full copies. Use a \
 separate file system for the pool, so that nothing else uses its free space. An empty directory becomes a pool at the first \
@@ -37,7 +37,7 @@ SIGTERM and SIGINT stop the driver. Volumes stay mounted, and the next start res
 
 /// Serve volumes from a pool on a local disk (local.csi.wharf.dev)
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXPLANATION)]
+#[command(after_help = AFTER_HELP)]
 pub(super) struct Args {
     /// Socket to listen on, such as unix:///run/wharf/local.sock; only root can reach it
     #[arg(long, env = "WHARF_ENDPOINT", value_name = "ENDPOINT")]

@@ -11,7 +11,7 @@ use wharf_upstream_flags::{Environment, Task};
 use super::parse_duration;
 use super::roles::{ConnectArgs, ElectionArgs};
 
-const EXPLANATION: &str = "\
+const AFTER_HELP: &str = "\
 Run one snapshot controller per cluster; it serves all drivers. It binds VolumeSnapshots to VolumeSnapshotContents, and \
 creates and deletes contents. The snapshotter role of each driver's sidecar makes the calls to the driver.
 
@@ -33,7 +33,7 @@ controller together with a sidecar, use `wharf sidecar --roles`.";
 
 /// Bind, create and delete snapshots of all drivers, in place of snapshot-controller
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXPLANATION)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct SnapshotControllerArgs {
     #[command(flatten)]
     connect: ConnectArgs,

@@ -94,7 +94,7 @@ impl Components {
             while let Some(ended) = self.tasks.join_next().await {
                 if let Ok((name, Err(error))) = ended {
                     tracing::warn!(
-                        part = name,
+                        component = name,
                         error = format!("{error:#}"),
                         "component failed while stopping"
                     );

@@ -10,14 +10,14 @@ const ACCESS_MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce
 
 /// Validates the access modes of volumes and claims.
 pub(in crate::kinds) fn access_modes(modes: &[Value], field: &str) -> Vec<Cause> {
-    let known = |mode: &Value| mode.as_str().is_some_and(|mode| ACCESS_MODES.contains(&mode));
+    let is_known = |mode: &Value| mode.as_str().is_some_and(|mode| ACCESS_MODES.contains(&mode));
     let mut causes: Vec<Cause> = modes
         .iter()
-        .filter(|mode| !known(mode))
+        .filter(|mode| !is_known(mode))
         .map(|mode| Cause::not_supported(field, mode, &ACCESS_MODES))
         .collect();
-    let is_pod = |mode: &Value| mode == "ReadWriteOncePod";
-    if modes.iter().any(is_pod) && modes.iter().any(|mode| known(mode) && !is_pod(mode)) {
+    let is_single_pod = |mode: &Value| mode == "ReadWriteOncePod";
+    if modes.iter().any(is_single_pod) && modes.iter().any(|mode| is_known(mode) && !is_single_pod(mode)) {
         causes.push(Cause::forbidden(field, "may not use ReadWriteOncePod with other access modes"));
     }
     causes
@@ -136,6 +136,7 @@ pub(in crate::kinds) fn validate(
     causes
 }
 
+/// Whether a path resolves to `/`.
 fn is_root(path: &str) -> bool {
     path.starts_with('/') && path.split('/').all(|part| matches!(part, "" | "." | ".."))
 }

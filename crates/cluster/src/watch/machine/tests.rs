@@ -77,11 +77,11 @@ fn watch_resumes_and_backs_off_after_useless_streams() {
     let mut bench = Bench::new();
     bench.page("10", "", json!([]));
     bench.feed(Input::Opened);
-    assert_eq!(*bench.feed(Input::Ended { served: true }), watching("10", 0));
+    assert_eq!(*bench.feed(Input::Ended { useful: true }), watching("10", 0));
     bench.feed(Input::Opened);
-    assert_eq!(*bench.feed(Input::Ended { served: false }), watching("10", 1));
+    assert_eq!(*bench.feed(Input::Ended { useful: false }), watching("10", 1));
     bench.feed(Input::Opened);
-    assert_eq!(*bench.feed(Input::Ended { served: false }), watching("10", 2));
+    assert_eq!(*bench.feed(Input::Ended { useful: false }), watching("10", 2));
     assert_eq!(*bench.feed(Input::Failed(ApiError::Unavailable(refusal()))), watching("10", 3));
     assert_eq!(*bench.line("ADDED", thing("c", 11, "red")), watching("11", 0));
 }

@@ -216,8 +216,11 @@ impl World {
                 let attached = |handle: &&&'static str| {
                     let listed = status.volumes_attached.iter().any(|attached| attached.name == full(handle));
                     let attachment = server.attachments.get(&volume(handle).attachment_name(name));
-                    let there = |a: &Arc<VolumeAttachment>| a.status.attached && !a.metadata.is_deleting();
-                    status.volumes_in_use.contains(&full(handle)) && listed && attachment.is_some_and(there)
+                    let is_attached =
+                        |a: &Arc<VolumeAttachment>| a.status.attached && !a.metadata.is_deleting();
+                    status.volumes_in_use.contains(&full(handle))
+                        && listed
+                        && attachment.is_some_and(is_attached)
                 };
                 let found: Vec<&'static str> =
                     wanted.difference(&machine.mounted).filter(attached).copied().collect();
@@ -355,7 +358,7 @@ impl World {
             let uses = |pod: &&Arc<Pod>| pod.claims.first().map(String::as_str) == Some(handle);
             let wanted: BTreeSet<&str> =
                 self.server.pods.values().filter(uses).map(|pod| pod.node_name.as_str()).collect();
-            let mut there = BTreeSet::new();
+            let mut attached_nodes = BTreeSet::new();
             for node in NODES {
                 let status = &self.server.nodes[node].status;
                 let attachment = self.server.attachments.get(&volume(handle).attachment_name(node));
@@ -369,12 +372,16 @@ impl World {
                     return Some(format!("{handle} on {node}: {state:?}, wanted {wanted}"));
                 }
                 if attached {
-                    there.insert(node);
+                    attached_nodes.insert(node);
                 }
             }
-            let enough = if handle == "x" { there.len() == wanted.len().min(1) } else { there == wanted };
+            let enough = if handle == "x" {
+                attached_nodes.len() == wanted.len().min(1)
+            } else {
+                attached_nodes == wanted
+            };
             if !enough {
-                return Some(format!("{handle} is on {there:?}, wanted on {wanted:?}"));
+                return Some(format!("{handle} is on {attached_nodes:?}, wanted on {wanted:?}"));
             }
         }
         None

@@ -163,7 +163,7 @@ proptest! {
         prop_assert!(!summed || fits(&view));
         // And the total never exceeds the capacity.
         let all: i64 = view.claims.values().filter_map(|claim| claim.requested_storage()).map(Quantity::bytes).sum();
-        let there: i64 = pools.iter().filter(|pool| pool.2).map(|pool| pool.0 * GI).sum();
-        prop_assert!(!summed || all <= there);
+        let reachable: i64 = pools.iter().filter(|pool| pool.2).map(|pool| pool.0 * GI).sum();
+        prop_assert!(!summed || all <= reachable);
     }
 }

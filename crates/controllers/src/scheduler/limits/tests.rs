@@ -69,9 +69,9 @@ fn unprovisioned_volumes_are_counted() {
     assert_eq!(refusal(&unbound(json!({})), &limited(1, &["x"], &[])).as_deref(), FULL);
     assert_eq!(refusal(&unbound(json!({})), &limited(2, &["x"], &[])), None);
     // A pod on the node uses the same claim.
-    let mut there = limited(1, &[], &[]);
-    there.volumes.insert(CountedVolume { driver: "d".into(), volume: CountedId::ForClaim("ns/c".into()) });
-    assert_eq!(refusal(&unbound(json!({})), &there), None);
+    let mut counted = limited(1, &[], &[]);
+    counted.volumes.insert(CountedVolume { driver: "d".into(), volume: CountedId::ForClaim("ns/c".into()) });
+    assert_eq!(refusal(&unbound(json!({})), &counted), None);
     // Without its class the driver is unknown.
     let pod_claims = claims::classify(&unbound(json!({}))).unwrap();
     let mut lost = unbound(json!({}));

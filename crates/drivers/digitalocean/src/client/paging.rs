@@ -117,7 +117,7 @@ impl Client {
             if Instant::now() + pause >= deadline {
                 return Err(error);
             }
-            tracing::debug!(%error, ?pause, "retrying API call");
+            tracing::debug!(call = %call.name, %error, retry_in = ?pause, "API call failed; retrying");
             sleep(pause).await;
             earlier += 1;
         }

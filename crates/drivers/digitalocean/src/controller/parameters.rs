@@ -52,8 +52,8 @@ mod tests {
             context(&[("anything", "x"), ("csi.storage.k8s.io/fstype", "xfs")]).unwrap(),
             BTreeMap::new()
         );
-        let made = context(&[(MKFS_OPTIONS, " -m  0 ")]).unwrap();
-        assert_eq!(made.get(MKFS_OPTIONS).map(String::as_str), Some("-m 0"));
+        let created = context(&[(MKFS_OPTIONS, " -m  0 ")]).unwrap();
+        assert_eq!(created.get(MKFS_OPTIONS).map(String::as_str), Some("-m 0"));
         assert!(matches!(context(&[(MKFS_OPTIONS, "-F /dev/sda")]), Err(CreateError::Invalid(_))));
     }
 }

@@ -105,7 +105,7 @@ async fn errored_action_fails_at_once() {
     let long = PollingOptions { timeout: Duration::from_secs(600), ..POLLING };
     let bench = bench_with(options(), |_| {}, long).await;
     let volume = bench.volume("pvc-1").await;
-    let there = bench.attached("pvc-2", 2).await;
+    let attached = bench.attached("pvc-2", 2).await;
     for kind in ["attach", "detach", "resize"] {
         bench
             .fake
@@ -113,7 +113,7 @@ async fn errored_action_fails_at_once() {
     }
     let errors = [
         bench.attachments.attach(&volume.id, 1).await.unwrap_err(),
-        bench.attachments.detach(&there.id, 2).await.unwrap_err(),
+        bench.attachments.detach(&attached.id, 2).await.unwrap_err(),
         bench.attachments.resize(&volume.id, 20).await.unwrap_err(),
     ];
     for error in errors {
@@ -121,7 +121,7 @@ async fn errored_action_fails_at_once() {
     }
     // A retry starts a new action.
     bench.attachments.attach(&volume.id, 1).await.unwrap();
-    bench.attachments.detach(&there.id, 2).await.unwrap();
+    bench.attachments.detach(&attached.id, 2).await.unwrap();
 }
 
 /// The next call resumes an action that was running at the deadline, and starts no new one.

@@ -27,7 +27,7 @@ async fn api_back_before_the_deadline_creates_one_volume() {
     let url = fake.url();
     fake.stop().await.unwrap();
     let client = Client::new(client_options(url.clone())).unwrap();
-    let (made, fake) = tokio::join!(
+    let (created, fake) = tokio::join!(
         async {
             let wanted = new_volume("pvc-1");
             client.create_volume(&wanted).await
@@ -39,8 +39,8 @@ async fn api_back_before_the_deadline_creates_one_volume() {
             FakeDigitalOcean::start(options).await.unwrap()
         }
     );
-    let made = made.unwrap();
-    assert_eq!(fake.state().volumes.keys().collect::<Vec<_>>(), [&made.id]);
+    let created = created.unwrap();
+    assert_eq!(fake.state().volumes.keys().collect::<Vec<_>>(), [&created.id]);
     fake.stop().await.unwrap();
 }
 

@@ -114,8 +114,8 @@ async fn post_errors_are_classified_and_not_retried_after_effect() {
         let response = bench.client.create_volume(&new_volume(&name)).await;
         assert_eq!(bench.count("POST"), if again { 2 } else { 1 }, "{what:?}");
         assert_eq!(response.is_ok(), again, "{what:?}");
-        let made = bench.fake.state().volumes.values().filter(|volume| volume.name == name).count();
-        assert_eq!(made, usize::from(again), "{what:?}");
+        let created = bench.fake.state().volumes.values().filter(|volume| volume.name == name).count();
+        assert_eq!(created, usize::from(again), "{what:?}");
         if let Err(error) = response {
             assert_eq!(error.kind(), kind, "{what:?} {error}");
             let unsure = matches!(kind, Server | BadResponse | Transport);

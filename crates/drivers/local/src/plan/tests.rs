@@ -17,7 +17,7 @@ fn formatted(fs: FsType) -> FormatState {
 #[test]
 fn only_single_node_modes_and_known_file_systems_are_supported() {
     use AccessMode::*;
-    for (mode, possible) in [
+    for (mode, supported) in [
         (SingleNodeWriter, true),
         (SingleNodeReaderOnly, true),
         (SingleNodeSingleWriter, true),
@@ -26,7 +26,7 @@ fn only_single_node_modes_and_known_file_systems_are_supported() {
         (MultiNodeSingleWriter, false),
         (MultiNodeMultiWriter, false),
     ] {
-        assert_eq!(refuses(&Capability::block(mode)).is_none(), possible, "{mode:?}");
+        assert_eq!(refuses(&Capability::block(mode)).is_none(), supported, "{mode:?}");
     }
     assert!(refuses(&mount("ntfs")).is_some_and(|reason| reason.contains("ntfs")));
     for fs in ["", "ext4", "xfs", "btrfs"] {
@@ -70,7 +70,7 @@ fn copied_format_depends_on_source_and_access() {
 }
 
 #[test]
-fn format_state_never_returns_to_a_formattable_state() {
+fn formatted_volume_never_becomes_formattable_again() {
     let formatting = |uuid: &str| FormatState::Formatting { fs: FsType::Ext4, uuid: uuid.into() };
     let formatted = |uuid: &str| FormatState::Formatted { fs: FsType::Ext4, uuid: uuid.into() };
     let copied = |uuid: &str| FormatState::Copied { fs: FsType::Ext4, uuid: uuid.into() };
@@ -123,7 +123,7 @@ fn record() -> VolumeRecord {
     }
 }
 
-fn wanted() -> NewVolume {
+fn requested() -> NewVolume {
     NewVolume::new("pvc", vec![mount("xfs")]).size(SizeRange { required: 8192, limit: None })
 }
 
@@ -132,24 +132,24 @@ fn same_name_with_other_properties_is_incompatible() {
     type Change = fn(&mut NewVolume, &mut Parameters);
     let compatible: &[Change] = &[
         |_, _| (),
-        |w, _| w.size = SizeRange { required: 0, limit: Some(8192) },
-        |w, _| w.size = SizeRange { required: 4096, limit: None },
-        |w, _| w.capabilities = vec![mount("")],
+        |volume, _| volume.size = SizeRange { required: 0, limit: Some(8192) },
+        |volume, _| volume.size = SizeRange { required: 4096, limit: None },
+        |volume, _| volume.capabilities = vec![mount("")],
     ];
     let incompatible: &[(Change, &str)] = &[
-        (|w, _| w.size.required = 8193, "8192 bytes"),
-        (|w, _| w.size = SizeRange { required: 0, limit: Some(8191) }, "at most 8191"),
-        (|w, _| w.source = Some(VolumeContentSource::Volume("vol-2".into())), "requested: vol-2"),
+        (|volume, _| volume.size.required = 8193, "8192 bytes"),
+        (|volume, _| volume.size = SizeRange { required: 0, limit: Some(8191) }, "at most 8191"),
+        (|volume, _| volume.source = Some(VolumeContentSource::Volume("vol-2".into())), "requested: vol-2"),
         (|_, p| p.provisioning = Provisioning::Thick, "requested: thick"),
         (|_, p| p.mkfs_options = vec!["-K".into()], "mkfsOptions"),
-        (|w, _| w.capabilities = vec![mount("ext4")], "not for ext4"),
-        (|w, _| w.capabilities.push(block()), "not as a raw device"),
-        (|w, _| w.name = "other".into(), "a different name"),
+        (|volume, _| volume.capabilities = vec![mount("ext4")], "not for ext4"),
+        (|volume, _| volume.capabilities.push(block()), "not as a raw device"),
+        (|volume, _| volume.name = "other".into(), "a different name"),
     ];
     let check = |change: &Change| {
-        let (mut wanted, mut parameters) = (wanted(), Parameters::default());
-        change(&mut wanted, &mut parameters);
-        incompatibility(&record(), &wanted, &parameters)
+        let (mut requested, mut parameters) = (requested(), Parameters::default());
+        change(&mut requested, &mut parameters);
+        incompatibility(&record(), &requested, &parameters)
     };
     for change in compatible {
         assert_eq!(check(change), None);

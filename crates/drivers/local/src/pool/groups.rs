@@ -164,8 +164,8 @@ impl PoolCore {
             record = self.mark_group_deleting(record)?;
         }
         for Member { snapshot, .. } in &record.members {
-            let there = self.index().snapshot(snapshot).is_some();
-            if there {
+            let exists = self.index().snapshot(snapshot).is_some();
+            if exists {
                 self.discard(snapshot)?;
             }
         }

@@ -89,15 +89,15 @@ impl PoolCore {
     /// Moves a volume or snapshot to the trash. The caller has verified that it is not in use.
     pub(super) fn discard(&self, id: &str) -> Result<(), Fault> {
         let dir = store::dir_of(id);
-        let there = self.store.stat(&dir).during("stat its directory", id)?.is_some();
-        if !there && let Err(reason) = self.ready() {
+        let exists = self.store.stat(&dir).during("stat its directory", id)?.is_some();
+        if !exists && let Err(reason) = self.ready() {
             // Without the pool mounted, a missing directory does not mean that the object is deleted.
             let source = Box::new(wharf_linux::Error::InvalidState { path: self.store.root.clone(), reason });
             return Err(Fault { object: id.to_owned(), step: "stat its directory", source });
         }
         let name = format!("{id}.{}", self.trash.next.fetch_add(1, Ordering::Relaxed));
         let to = Path::new(store::TRASH).join(&name);
-        if there {
+        if exists {
             let rename = || {
                 let moved = self.kernel().rename(&self.store.at(&dir), &self.store.at(&to));
                 moved.during("move it to the trash", id)
@@ -118,7 +118,7 @@ impl PoolCore {
         } else {
             self.index().remove_volume(id);
         }
-        if there {
+        if exists {
             self.store.sync(Path::new(store::TRASH)).during("make its deletion durable", id)?;
             self.store.sync(Path::new(store::collection_of(id))).during("make its deletion durable", id)?;
             self.trash.enqueue(name);

@@ -15,24 +15,27 @@ fn group_snapshot_is_idempotent_and_restorable(fs: FsType) {
     let ids = ["a", "b", "c"].map(|name| f.raw_volume(name, 16 * MIB).id);
     f.write(&ids[0], 0, b"zero");
     let wanted = group("g", &[&ids[0], &ids[1]]);
-    let made = f.create_group(&wanted).unwrap();
-    assert_eq!(made.snapshots.len(), 2);
+    let created = f.create_group(&wanted).unwrap();
+    assert_eq!(created.snapshots.len(), 2);
     assert!(
-        made.snapshots.iter().all(|member| member.ready_to_use && member.group.as_ref() == Some(&made.id))
+        created
+            .snapshots
+            .iter()
+            .all(|member| member.ready_to_use && member.group.as_ref() == Some(&created.id))
     );
-    assert_eq!(f.create_group(&wanted).unwrap(), made);
+    assert_eq!(f.create_group(&wanted).unwrap(), created);
     assert!(matches!(f.create_group(&group("g", &[&ids[0]])), Err(SnapshotError::Exists(_))));
-    assert_eq!(f.get_group(&made.id).unwrap().unwrap(), made);
-    let member = made.snapshots.iter().find(|member| member.source == ids[0]).unwrap();
+    assert_eq!(f.get_group(&created.id).unwrap().unwrap(), created);
+    let member = created.snapshots.iter().find(|member| member.source == ids[0]).unwrap();
     assert_eq!(f.read(&member.id, 0, 4), b"zero");
     assert!(matches!(f.delete_snapshot(&member.id), Err(DeleteError::GroupMember(_))));
     f.reopen();
-    assert_eq!(f.get_group(&made.id).unwrap().unwrap(), made);
+    assert_eq!(f.get_group(&created.id).unwrap().unwrap(), created);
     let restored = f.create(&copy_of("r", 0, &member.id)).unwrap();
     assert_eq!(f.read(&restored.id, 0, 4), b"zero");
-    f.delete_group(&made.id).unwrap();
-    f.delete_group(&made.id).unwrap();
-    assert_eq!(f.get_group(&made.id).unwrap(), None);
+    f.delete_group(&created.id).unwrap();
+    f.delete_group(&created.id).unwrap();
+    assert_eq!(f.get_group(&created.id).unwrap(), None);
     assert_eq!(f.get_snapshot(&member.id).unwrap(), None);
     for id in ids.iter().chain([&restored.id]) {
         f.delete(id).unwrap();

@@ -12,13 +12,13 @@ fn unfinished_objects_are_undone(fs: FsType) {
     let mut f = Fixture::new(fs);
     let keep = f.raw_volume("keep", 16 * MIB).id;
     let (volume, snap) = (f.raw_volume("v", 16 * MIB).id, f.take_snapshot("s", &keep).id);
-    let made = f.create_group(&group("g", &[&keep])).unwrap();
+    let created = f.create_group(&group("g", &[&keep])).unwrap();
     f.close();
     for id in [&volume, &snap] {
         let record = fs::read_to_string(f.record(id)).unwrap();
         fs::write(f.record(id), record.replace("\"ready\"", "\"creating\"")).unwrap();
     }
-    let group_record = f.path(&format!("groups/{}.json", made.id));
+    let group_record = f.path(&format!("groups/{}.json", created.id));
     let record = fs::read_to_string(&group_record).unwrap();
     fs::write(&group_record, record.replace("\"ready\"", "\"creating\"")).unwrap();
     // Interrupted before the record was written, and while records were being written.
@@ -33,7 +33,7 @@ fn unfinished_objects_are_undone(fs: FsType) {
     f.reopen();
     assert_eq!(f.get(&volume).unwrap(), None);
     assert_eq!(f.get_snapshot(&snap).unwrap(), None);
-    assert_eq!(f.get_group(&made.id).unwrap(), None);
+    assert_eq!(f.get_group(&created.id).unwrap(), None);
     assert!(f.get(&keep).unwrap().is_some());
     assert!(!f.record(&keep).with_file_name("record.json.tmp").exists());
     // The same calls again succeed.
@@ -51,14 +51,14 @@ fn unfinished_objects_are_undone(fs: FsType) {
 fn interrupted_group_deletion_is_finished() {
     let mut f = Fixture::new(FsType::Xfs);
     let ids = ["a", "b"].map(|name| f.raw_volume(name, 16 * MIB).id);
-    let made = f.create_group(&group("g", &[&ids[0], &ids[1]])).unwrap();
+    let created = f.create_group(&group("g", &[&ids[0], &ids[1]])).unwrap();
     f.close();
-    let path = f.path(&format!("groups/{}.json", made.id));
+    let path = f.path(&format!("groups/{}.json", created.id));
     fs::rename(&path, path.with_extension("deleting")).unwrap();
-    let first = &made.snapshots[0].id;
+    let first = &created.snapshots[0].id;
     fs::rename(f.path(&format!("snapshots/{first}")), f.path(&format!("trash/{first}.0"))).unwrap();
     f.reopen();
-    assert_eq!(f.get_snapshot(&made.snapshots[1].id).unwrap(), None);
+    assert_eq!(f.get_snapshot(&created.snapshots[1].id).unwrap(), None);
     ids.iter().for_each(|id| f.delete(id).unwrap());
     f.assert_empty();
 }

@@ -163,12 +163,12 @@ fn copy_is_discarded_if_the_freeze_expires(fs: FsType) {
     fs::write(mounted.0.join("file"), "writers continue").unwrap();
 
     runs_out.store(false, Ordering::SeqCst);
-    let made = f.create_group(&group("g", &[&id])).unwrap();
+    let created = f.create_group(&group("g", &[&id])).unwrap();
     assert!(f.take_snapshot("s", &id).ready_to_use);
     let clone = f.create(&copy_of("c", 0, &id)).unwrap().id;
     drop(mounted);
     f.detach(&id).unwrap();
-    f.delete_group(&made.id).unwrap();
+    f.delete_group(&created.id).unwrap();
     f.delete_snapshot(&f.take_snapshot("s", &id).id).unwrap();
     [id, clone].iter().for_each(|id| f.delete(id).unwrap());
     f.assert_empty();

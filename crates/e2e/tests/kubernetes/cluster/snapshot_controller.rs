@@ -78,9 +78,9 @@ fn snapshots_are_created_and_deleted_in_any_order() {
     ready(&cluster, "c");
     // Deleting a namespace deletes everything in it, in any order.
     cluster.kubectl(&["create", "namespace", "short"]);
-    let there = |yaml: String| yaml.replace("metadata: {", "metadata: {namespace: short, ");
-    cluster.apply(&there(claim("data", "plain", "1Gi", "")));
-    cluster.apply(&there(snapshot("d", "persistentVolumeClaimName: data", "keep")));
+    let in_namespace = |yaml: String| yaml.replace("metadata: {", "metadata: {namespace: short, ");
+    cluster.apply(&in_namespace(claim("data", "plain", "1Gi", "")));
+    cluster.apply(&in_namespace(snapshot("d", "persistentVolumeClaimName: data", "keep")));
     cluster.eventually("the snapshot is taken", MINUTE, |cluster| {
         let state =
             cluster.kubectl(&["get", "vs/d", "-n", "short", "--output", "jsonpath={.status.readyToUse}"]);

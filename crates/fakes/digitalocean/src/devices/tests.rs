@@ -98,17 +98,17 @@ fn run(wanted: &[DesiredDevice], known: &[&str], present: &mut ActualDevices) ->
 fn device_is_created_resized_and_removed() {
     let of = || Image::Of("a".into());
     let mut present = ActualDevices::default();
-    let there = (1, "scsi-0DO_Volume_pvc-a".to_owned());
+    let link = (1, "scsi-0DO_Volume_pvc-a".to_owned());
     run(&[want(None)], &["a"], &mut present);
     assert_eq!(present.loops, [looped(of(), 2 * GIB)]);
-    assert_eq!(present.links, BTreeMap::from([(there.clone(), PathBuf::from("/dev/loop7"))]));
+    assert_eq!(present.links, BTreeMap::from([(link.clone(), PathBuf::from("/dev/loop7"))]));
     // A resize keeps the same device.
     let grown = DesiredDevice { bytes: 3 * GIB, ..want(None) };
     let steps = run(&[grown], &["a"], &mut present);
     assert_eq!(steps, [Step::SetSize(of(), 3 * GIB), Step::Refresh("/dev/loop7".into())]);
     // The link is removed before the device; the image stays.
     let steps = run(&[], &["a"], &mut present);
-    let unlink = Step::Unlink { droplet: there.0, name: there.1 };
+    let unlink = Step::Unlink { droplet: link.0, name: link.1 };
     assert_eq!(steps, [unlink, Step::Release("/dev/loop7".into())]);
     assert_eq!(present.images.len(), 1);
     // An earlier process may have left the device of a deleted volume.
@@ -118,7 +118,7 @@ fn device_is_created_resized_and_removed() {
 }
 
 #[test]
-fn half_attached_device_becomes_whole() {
+fn partially_attached_device_is_completed() {
     for (half, bytes) in [
         (HalfAttachedShape::Dangling, None),
         (HalfAttachedShape::Empty, Some(0)),

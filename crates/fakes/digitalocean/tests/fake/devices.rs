@@ -31,9 +31,9 @@ impl Place {
 
     async fn create(&self, name: &str, snapshot: &str) -> String {
         let body = json!({ "name": name, "region": "nyc3", "size_gigabytes": 1, "snapshot_id": snapshot });
-        let made = self.client.post("/v2/volumes", body).await;
-        assert_eq!(made.status, 201, "{made:?}");
-        made.body["volume"]["id"].as_str().unwrap().to_owned()
+        let created = self.client.post("/v2/volumes", body).await;
+        assert_eq!(created.status, 201, "{created:?}");
+        created.body["volume"]["id"].as_str().unwrap().to_owned()
     }
 
     async fn act(&self, volume: &str, body: serde_json::Value) {
@@ -110,13 +110,13 @@ async fn device_appears_grows_moves_and_disappears() {
     place.detach(&id, 1).await;
     until("the device goes", || !here.is_symlink() && loops_of(&place.root, &id) == 0).await;
     place.attach(&id, 2).await;
-    until("it appears at the other droplet", || size(&there) == Some(2 * GIB)).await;
+    until("the device appears at the other droplet", || size(&there) == Some(2 * GIB)).await;
     assert_eq!(read(&there, 4), "kept");
     assert_eq!(place.client.delete("/v2/droplets/2").await.status, 204);
     until("a droplet takes its devices along", || loops_of(&place.root, &id) == 0).await;
     assert_eq!(place.client.delete(&format!("/v2/volumes/{id}")).await.status, 204);
     let images = place.root.path().join("state/images");
-    until("its bytes are gone", || std::fs::read_dir(&images).unwrap().next().is_none()).await;
+    until("the image files are removed", || std::fs::read_dir(&images).unwrap().next().is_none()).await;
     place.fake.stop().await.unwrap();
 }
 
@@ -128,10 +128,10 @@ async fn snapshot_preserves_the_data() {
     let link = place.link(1, "pvc-a");
     until("the device appears", || size(&link).is_some()).await;
     write(&link, "before");
-    let made = place.client.post(&format!("/v2/volumes/{id}/snapshots"), json!({ "name": "s" })).await;
-    assert_eq!(made.status, 201);
+    let created = place.client.post(&format!("/v2/volumes/{id}/snapshots"), json!({ "name": "s" })).await;
+    assert_eq!(created.status, 201);
     write(&link, "after!");
-    let copy = place.create("pvc-b", made.body["snapshot"]["id"].as_str().unwrap()).await;
+    let copy = place.create("pvc-b", created.body["snapshot"]["id"].as_str().unwrap()).await;
     place.attach(&copy, 2).await;
     let link = place.link(2, "pvc-b");
     until("the copy appears", || size(&link) == Some(GIB)).await;
@@ -172,7 +172,7 @@ async fn attachments_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn half_attached_device_becomes_whole() {
+async fn partially_attached_device_is_completed() {
     let place = Place::new().await;
     let id = place.create("pvc-a", "").await;
     let link = place.link(1, "pvc-a");
@@ -193,7 +193,7 @@ async fn half_attached_device_becomes_whole() {
         place.attach(&id, 1).await;
         until("half of it appears", || link.is_symlink() && size(&link) == seen).await;
         place.fake.advance(Duration::from_secs(601));
-        until("it becomes whole", || size(&link) == Some(GIB)).await;
+        until("the device has its link and size", || size(&link) == Some(GIB)).await;
         assert_eq!(read(&link, 4), "kept");
         place.detach(&id, 1).await;
         until("the device goes", || !link.is_symlink() && loops_of(&place.root, &id) == 0).await;

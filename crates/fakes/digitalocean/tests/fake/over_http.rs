@@ -21,9 +21,9 @@ fn volume(name: &str) -> serde_json::Value {
 async fn volume_lifecycle_over_http() {
     let options = FakeOptions::new().droplet(7, "nyc3").settings(|settings| settings.action_delay_ms = 50);
     let (fake, client) = start(options).await;
-    let made = client.post("/v2/volumes", volume("pvc-1")).await;
-    assert_eq!(made.status, 201);
-    let id = made.body["volume"]["id"].as_str().unwrap().to_owned();
+    let created = client.post("/v2/volumes", volume("pvc-1")).await;
+    assert_eq!(created.status, 201);
+    let id = created.body["volume"]["id"].as_str().unwrap().to_owned();
     let actions = format!("/v2/volumes/{id}/actions");
     let response = client.post(&actions, json!({ "type": "attach", "droplet_id": 7 })).await;
     assert_eq!(response.status, 202);
@@ -52,11 +52,11 @@ async fn restarted_fake_keeps_its_state() {
     let root = tempfile::tempdir().unwrap();
     let options = || FakeOptions { state: Some(root.path().to_owned()), ..FakeOptions::new() };
     let (fake, client) = start(options()).await;
-    let made = client.post("/v2/volumes", volume("pvc-1")).await;
+    let created = client.post("/v2/volumes", volume("pvc-1")).await;
     fake.stop().await.unwrap();
     let (fake, client) = start(options()).await;
-    let found = client.get(&format!("/v2/volumes/{}", made.body["volume"]["id"].as_str().unwrap())).await;
-    assert_eq!(found.body, made.body);
+    let found = client.get(&format!("/v2/volumes/{}", created.body["volume"]["id"].as_str().unwrap())).await;
+    assert_eq!(found.body, created.body);
     // Also after a crash.
     client.post("/v2/volumes", volume("pvc-2")).await;
     let kept = std::fs::read_to_string(root.path().join("state.json")).unwrap();
@@ -135,8 +135,8 @@ async fn faults_affect_one_request() {
             "{what:?}"
         );
         assert_eq!(logged.faulted, !matches!(what, FaultEffect::LatencyMs(_)), "{what:?}");
-        let there = fake.state().volumes.values().any(|volume| volume.name == name);
-        assert_eq!(there, effect, "{what:?}");
+        let exists = fake.state().volumes.values().any(|volume| volume.name == name);
+        assert_eq!(exists, effect, "{what:?}");
         // The fault applied to one request only.
         let again = client.post("/v2/volumes", volume(&name)).await.status;
         assert_eq!(again, if effect { 409 } else { 201 }, "{what:?}");
@@ -147,8 +147,8 @@ async fn faults_affect_one_request() {
 async fn action_faults_are_applied() {
     let options = FakeOptions::new().droplet(1, "nyc3").settings(|settings| settings.action_delay_ms = 0);
     let (fake, client) = start(options).await;
-    let made = client.post("/v2/volumes", volume("pvc")).await;
-    let actions = format!("/v2/volumes/{}/actions", made.body["volume"]["id"].as_str().unwrap());
+    let created = client.post("/v2/volumes", volume("pvc")).await;
+    let actions = format!("/v2/volumes/{}/actions", created.body["volume"]["id"].as_str().unwrap());
     let attach = json!({ "type": "attach", "droplet_id": 1 });
     let only = |what| Fault::new(what).action("attach").times(1);
 

@@ -179,7 +179,7 @@ fn install(csi_node: &Value, info: &DriverNodeInfo, in_place: bool) -> Change {
 /// kubernetes.md 1.7 "CSINode".
 #[test]
 fn csi_node_is_created_for_its_node() {
-    let made = new_csi_node(&node(json!({}), None, json!({})), OURS);
+    let created = new_csi_node(&node(json!({}), None, json!({})), OURS);
     let expected = json!({
         "apiVersion": "storage.k8s.io/v1",
         "kind": "CSINode",
@@ -190,12 +190,12 @@ fn csi_node_is_created_for_its_node() {
         },
         "spec": {"drivers": []},
     });
-    assert_eq!(made, expected);
-    assert_eq!(prepared(&made, &node(json!({}), None, json!({})), OURS), None);
+    assert_eq!(created, expected);
+    assert_eq!(prepared(&created, &node(json!({}), None, json!({})), OURS), None);
 
     let migrated = "/metadata/annotations/storage.alpha.kubernetes.io~1migrated-plugins";
     let set = |value: Value| {
-        let mut before = made.clone();
+        let mut before = created.clone();
         before["metadata"]["annotations"] = value;
         before
     };

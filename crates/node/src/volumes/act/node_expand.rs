@@ -129,7 +129,8 @@ impl Manager {
             let patch = write::mark_failed(claim, &reason, outcome == ExpandOutcome::Infeasible, now());
             if let Err(error) = self.write_claim(unique, claim, patch).await {
                 tracing::warn!(
-                    volume = unique,
+                    driver = inputs.volume.driver,
+                    volume_handle = inputs.volume.handle,
                     error = error.message,
                     "failed to record expansion failure on claim"
                 );
@@ -143,7 +144,8 @@ impl Manager {
             }
             ExpandOutcome::InUse => {
                 tracing::warn!(
-                    volume = unique,
+                    driver = inputs.volume.driver,
+                    volume_handle = inputs.volume.handle,
                     error = reason,
                     "driver does not expand the volume while it is in use; not retrying on this node"
                 );

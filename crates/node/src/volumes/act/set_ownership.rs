@@ -50,7 +50,13 @@ impl Manager {
         match changed {
             Ok(Ok(maintained)) => {
                 if let Some(error) = maintained {
-                    tracing::warn!(volume = unique, pod_uid = pod, %error, "failed to change group or mode of some files");
+                    tracing::warn!(
+                        driver = inputs.volume.driver,
+                        volume_handle = inputs.volume.handle,
+                        pod_uid = pod,
+                        %error,
+                        "failed to change group or mode of some files"
+                    );
                 }
                 self.change(unique, |volume| {
                     if let Some(mount) = volume.mounts.get_mut(pod) {

@@ -9,6 +9,7 @@ use super::super::world::{Device, Expansion, Mode};
 use super::StepError;
 
 impl Manager {
+    /// Unmounts the volume from the pod: NodeUnpublishVolume, then the target path and our record.
     pub(super) async fn unpublish(&self, unique: &str, inputs: &Inputs, pod: &str) -> Result<(), StepError> {
         let (volume, plugin) = (&inputs.volume, self.plugin(inputs)?);
         let target = volume.target(&self.parts.root, pod);
@@ -23,21 +24,27 @@ impl Manager {
         // again after a crash.
         let spec = volume.mounts.get(pod).map_or(&volume.spec, |mount| &mount.spec).clone();
         let (mode, uid) = (volume.mode, pod.to_owned());
-        let removed = self.disk.run(move |disk| match mode {
+        let removal = self.disk.run(move |disk| match mode {
             Mode::Filesystem => disk.remove(&target),
             Mode::Block => disk.remove_published_device(&spec, &uid),
         });
-        removed.await?;
+        removal.await?;
         self.change(unique, |volume| {
             volume.mounts.remove(pod);
-            // Another pod may have been refused because this one had the volume mounted.
+            // Retry other pods at once: the driver may have rejected them because this pod had the volume mounted.
             volume.failures.retain(|(_, uid), failure| uid != pod && failure.class != Class::Transient);
         });
-        tracing::info!(volume = unique, pod_uid = pod, "unmounted volume");
+        tracing::info!(
+            driver = volume.driver,
+            volume_handle = volume.handle,
+            pod_uid = pod,
+            "unmounted volume"
+        );
         self.wake_pod(pod);
         Ok(())
     }
 
+    /// Unstages the volume, unless its staging path is still referenced.
     pub(super) async fn unstage(&self, unique: &str, inputs: &Inputs) -> Result<(), StepError> {
         let (volume, plugin) = (&inputs.volume, self.plugin(inputs)?);
         let staging = volume.staging(&self.parts.root);
@@ -58,11 +65,11 @@ impl Manager {
             response.map_err(|status| StepError::of_driver(&status, &Secrets::new()))?;
         }
         let (mode, spec) = (volume.mode, volume.spec.clone());
-        let removed = self.disk.run(move |disk| match mode {
+        let removal = self.disk.run(move |disk| match mode {
             Mode::Filesystem => disk.remove(&staging),
             Mode::Block => disk.remove_device(&spec),
         });
-        removed.await?;
+        removal.await?;
         self.change(unique, |volume| {
             volume.device = Device::None;
             volume.staged_at = None;
@@ -71,7 +78,7 @@ impl Manager {
             volume.size = None;
             volume.expansion = Expansion::default();
         });
-        tracing::info!(volume = unique, "unstaged volume");
+        tracing::info!(driver = volume.driver, volume_handle = volume.handle, "unstaged volume");
         Ok(())
     }
 }

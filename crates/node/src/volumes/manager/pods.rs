@@ -232,12 +232,12 @@ fn add(
 ) -> bool {
     let Some(entry) = world.pods.get_mut(uid).filter(|entry| !entry.released) else { return false };
     entry.resolved.insert(volume.name.clone(), Resolved::Csi(unique.to_owned()));
-    let there = world.volumes.entry(unique.to_owned()).or_insert(known.clone());
-    if there.mounts.is_empty() && there.desired.is_empty() {
+    let existing = world.volumes.entry(unique.to_owned()).or_insert(known.clone());
+    if existing.mounts.is_empty() && existing.desired.is_empty() {
         // A volume found staged does not know its PersistentVolume's name.
-        (there.spec, there.ephemeral) = (known.spec, known.ephemeral);
+        (existing.spec, existing.ephemeral) = (known.spec, known.ephemeral);
     }
-    if let Some(before) = there.desired.get(uid) {
+    if let Some(before) = existing.desired.get(uid) {
         // Two of the pod's volumes may use the same claim: mounted once, writable if one of them is.
         let others = before.names.iter().any(|name| *name != volume.name);
         desired.read_only &= before.read_only || !others;
@@ -246,7 +246,7 @@ fn add(
             return false;
         }
     }
-    there.desired.insert(uid.to_owned(), desired);
+    existing.desired.insert(uid.to_owned(), desired);
     true
 }
 

@@ -63,7 +63,13 @@ impl Manager {
                 world.pods.entry(uid).or_default().plain |= plain;
             }
             for (unique, volume) in volumes {
-                tracing::info!(volume = unique, pods = ?volume.mounts.keys(), device = ?volume.device, "found volume of an earlier run");
+                tracing::info!(
+                    driver = volume.driver,
+                    volume_handle = volume.handle,
+                    pod_uids = ?volume.mounts.keys(),
+                    device = ?volume.device,
+                    "found volume of an earlier run"
+                );
                 world.volumes.insert(unique, volume);
             }
             let pods = world.pods.keys().cloned().map(Subject::Pod);

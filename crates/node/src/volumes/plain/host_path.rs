@@ -13,40 +13,43 @@ use crate::volumes::VolumePath;
 
 /// Checks the path, and creates it if its type allows.
 ///
-/// A path into a hidden directory is refused before anything is created there or revealed about it. The runtime checks
-/// again when a container is started: by then a symlink may point elsewhere.
-pub(super) fn check(wanted: &HostPath, hidden: &[PathBuf]) -> Result<VolumePath, PlainError> {
-    let path = Path::new(&wanted.path);
+/// A path inside a hidden directory is rejected first, so that nothing is created there and the error does not reveal its
+/// content. The container runtime checks again when a container starts: by then a symlink may point elsewhere.
+pub(super) fn check(host_path: &HostPath, hidden: &[PathBuf]) -> Result<VolumePath, PlainError> {
+    let path = Path::new(&host_path.path);
     Host::read(hidden).map_err(PlainError::files("read mounts for", path))?.admit_path(path)?;
     let volume_path = VolumePath::Host { path: PathBuf::from(path) };
-    let kind = match fs::metadata(path) {
+    let file_type = match fs::metadata(path) {
         Ok(found) => Some(found.file_type()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(PlainError::files("stat", path)(error)),
     };
-    match (wanted.kind.as_str(), kind) {
+    match (host_path.kind.as_str(), file_type) {
         ("", _) => return Ok(volume_path),
         ("DirectoryOrCreate", None) => {
-            let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(path);
-            return made.map(|()| volume_path).map_err(PlainError::files("mkdir", path));
+            let created = fs::DirBuilder::new().recursive(true).mode(0o755).create(path);
+            return created.map(|()| volume_path).map_err(PlainError::files("mkdir", path));
         }
         ("FileOrCreate", None) => {
-            let made = fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o644).open(path);
-            return made.map(|_| volume_path).map_err(PlainError::files("create", path));
+            let created =
+                fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o644).open(path);
+            return created.map(|_| volume_path).map_err(PlainError::files("create", path));
         }
         _ => {}
     }
-    let (matches, expected) = match wanted.kind.as_str() {
-        "Directory" | "DirectoryOrCreate" => (kind.is_some_and(|kind| kind.is_dir()), "a directory"),
-        "File" | "FileOrCreate" => (kind.is_some_and(|kind| kind.is_file()), "a file"),
-        "Socket" => (kind.is_some_and(|kind| kind.is_socket()), "a socket file"),
-        "CharDevice" => (kind.is_some_and(|kind| kind.is_char_device()), "a character device"),
-        "BlockDevice" => (kind.is_some_and(|kind| kind.is_block_device()), "a block device"),
+    let (matches, expected) = match host_path.kind.as_str() {
+        "Directory" | "DirectoryOrCreate" => {
+            (file_type.is_some_and(|file_type| file_type.is_dir()), "a directory")
+        }
+        "File" | "FileOrCreate" => (file_type.is_some_and(|file_type| file_type.is_file()), "a file"),
+        "Socket" => (file_type.is_some_and(|file_type| file_type.is_socket()), "a socket file"),
+        "CharDevice" => (file_type.is_some_and(|file_type| file_type.is_char_device()), "a character device"),
+        "BlockDevice" => (file_type.is_some_and(|file_type| file_type.is_block_device()), "a block device"),
         other => return Err(PlainError::Unsupported { what: format!("hostPath type {other:?}") }),
     };
     match matches {
         true => Ok(volume_path),
-        false => Err(PlainError::HostPath { path: wanted.path.clone(), expected }),
+        false => Err(PlainError::HostPath { path: host_path.path.clone(), expected }),
     }
 }
 
@@ -54,7 +57,7 @@ pub(super) fn check(wanted: &HostPath, hidden: &[PathBuf]) -> Result<VolumePath,
 mod tests {
     use super::*;
 
-    /// Types as kubelet checks them, on real files.
+    /// hostPath types are checked like in kubelet.
     #[test]
     fn host_path_types_are_checked() {
         let dir = tempfile::tempdir().unwrap();
@@ -65,20 +68,20 @@ mod tests {
             ("Directory", "", true),
             ("Directory", "file", false),
             ("Directory", "absent", false),
-            ("DirectoryOrCreate", "made/deep", true),
-            ("Directory", "made/deep", true),
+            ("DirectoryOrCreate", "created/deep", true),
+            ("Directory", "created/deep", true),
             ("DirectoryOrCreate", "file", false),
             ("File", "file", true),
-            ("File", "made", false),
+            ("File", "created", false),
             ("FileOrCreate", "new", true),
             ("File", "new", true),
-            ("FileOrCreate", "made", false),
+            ("FileOrCreate", "created", false),
             ("FileOrCreate", "no/parent", false),
             ("Socket", "socket", true),
             ("Socket", "file", false),
             ("CharDevice", "file", false),
             ("BlockDevice", "file", false),
-            ("Unicorn", "file", false),
+            ("Unknown", "file", false),
         ] {
             let path = dir.path().join(name).to_str().unwrap().to_owned();
             let checked = check(&HostPath { path: path.clone(), kind: kind.into() }, &[]);
@@ -111,8 +114,8 @@ mod tests {
             ("FileOrCreate", "data/new"),
         ] {
             let path = dir.join(name).to_str().unwrap().to_owned();
-            let wanted = HostPath { path: path.clone(), kind: kind.into() };
-            let error = check(&wanted, std::slice::from_ref(&data)).unwrap_err().to_string();
+            let host_path = HostPath { path: path.clone(), kind: kind.into() };
+            let error = check(&host_path, std::slice::from_ref(&data)).unwrap_err().to_string();
             assert!(error.starts_with(&format!("hostPath {path:?} is refused")), "{kind} {name}: {error}");
         }
         assert!(!data.join("new").exists());

@@ -299,13 +299,13 @@ impl World {
             volume.spec.csi.as_ref().map(|csi| csi.volume_handle.clone()).unwrap_or_default()
         };
         let recorded: Vec<String> = volumes.values().map(handle_of).collect();
-        let there = self.backend.handles();
-        if let Some(leaked) = there.iter().find(|handle| !recorded.iter().any(|of| of == *handle)) {
+        let handles = self.backend.handles();
+        if let Some(leaked) = handles.iter().find(|handle| !recorded.iter().any(|of| of == *handle)) {
             return Err(format!("{leaked} leaked: no PersistentVolume refers to it"));
         }
         for (name, pv) in volumes {
             let handle = handle_of(pv);
-            if !there.contains(&handle.as_str()) {
+            if !handles.contains(&handle.as_str()) {
                 return Err(format!("{name} refers to {handle}, which does not exist"));
             }
             let claimed = claims.values().any(|claim| pv.is_bound_to(&claim.metadata));

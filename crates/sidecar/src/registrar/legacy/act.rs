@@ -1,4 +1,4 @@
-//! I/O of the legacy modes. Each call has the deadline of the API or of the driver.
+//! I/O of the legacy modes. Every call to the API server or the driver has a deadline.
 
 use std::time::Duration;
 
@@ -29,15 +29,16 @@ pub(super) enum LegacyError {
     Api(#[from] ApiError),
 }
 
-/// What is known about the driver and its entry.
+/// What the registrar maintains for the driver: its CSIDriver object, or its node ID in the annotation of the Node.
 pub(super) struct DriverEntry {
     pub(super) name: String,
     node_id: String,
     requires_attach: bool,
-    /// UID of the object that we created.
-    created: Option<String>,
+    /// UID of the CSIDriver object, if this process created it.
+    created_uid: Option<String>,
 }
 
+/// Performs the steps of a legacy mode.
 pub(super) struct Actor {
     pub(super) cluster: Cluster,
     pub(super) client: Client,
@@ -47,7 +48,7 @@ pub(super) struct Actor {
 }
 
 impl Actor {
-    /// Waits for the driver and reads what to maintain.
+    /// Waits for the driver, and reads its name, its capabilities and, for the annotation, its node ID.
     pub(super) async fn discover(&self, entry: &mut Option<DriverEntry>) -> Result<(), LegacyError> {
         let driver = Driver::discover(&self.client, &self.metrics, false).await;
         let node_id = match &self.mode {
@@ -61,7 +62,7 @@ impl Actor {
         }
         let requires_attach = driver.capabilities().publish_unpublish_volume;
         *entry =
-            Some(DriverEntry { name: driver.name().to_owned(), node_id, requires_attach, created: None });
+            Some(DriverEntry { name: driver.name().to_owned(), node_id, requires_attach, created_uid: None });
         Ok(())
     }
 
@@ -83,7 +84,7 @@ impl Actor {
                 match self.cluster.create(&CSIDriver::API, None, &body).await {
                     Ok(created) => {
                         tracing::info!(driver = entry.name, "created CSIDriver object");
-                        entry.created =
+                        entry.created_uid =
                             created.pointer("/metadata/uid").and_then(Value::as_str).map(str::to_owned);
                     }
                     Err(ApiError::AlreadyExists(_)) => {
@@ -103,13 +104,16 @@ impl Actor {
         match &self.mode {
             Mode::CsiDriverObject { .. } => {
                 let key = Key::cluster(&entry.name);
-                let only = Preconditions { uid: entry.created.clone(), resource_version: None };
-                match self.cluster.delete(&CSIDriver::API, &key, only).await {
+                let preconditions = Preconditions { uid: entry.created_uid.clone(), resource_version: None };
+                match self.cluster.delete(&CSIDriver::API, &key, preconditions).await {
                     Ok(()) => tracing::info!(driver = entry.name, "deleted CSIDriver object"),
                     Err(ApiError::NotFound(_)) => {}
-                    // No longer ours: it was re-created by someone else.
                     Err(error @ ApiError::Conflict(_)) => {
-                        tracing::warn!(%error, "CSIDriver object was re-created by someone else; not deleting it")
+                        tracing::warn!(
+                            driver = entry.name,
+                            %error,
+                            "did not delete CSIDriver object: another client has re-created it"
+                        )
                     }
                     Err(error) => return Err(error.into()),
                 }
@@ -122,16 +126,17 @@ impl Actor {
         }
     }
 
-    async fn annotate(&self, node: &str, driver: &str, id: Option<&str>) -> Result<(), LegacyError> {
+    /// Sets the driver's node ID in the annotation of the Node, or removes it.
+    async fn annotate(&self, node: &str, driver: &str, node_id: Option<&str>) -> Result<(), LegacyError> {
         let key = Key::cluster(node);
         let found = self.cluster.get_raw(&Node::API, &key).await?;
         let found = found.ok_or_else(|| LegacyError::NodeNotFound(node.to_owned()))?;
         let metadata = &found["metadata"];
         let annotation = metadata["annotations"][LEGACY_NODE_ID].as_str();
-        let changed = with_node_id(annotation, driver, id)
+        let changed = with_node_id(annotation, driver, node_id)
             .map_err(|source| LegacyError::MalformedAnnotation { node: node.to_owned(), source })?;
         let Some(annotation) = changed else { return Ok(()) };
-        // Only at this version: another driver's registrar may write its own ID at the same time.
+        // The resourceVersion makes concurrent writes fail: another driver's registrar may write its ID at the same time.
         let patch = Patch::Merge(json!({"metadata": {
             "uid": metadata["uid"],
             "resourceVersion": metadata["resourceVersion"],

@@ -153,10 +153,10 @@ fn existing_claim_is_not_released() {
 #[test]
 fn live_read_counts_only_for_its_object() {
     let key = Key::namespaced("ns", "c");
-    let there = || LiveObject::Present("x".into());
+    let present = || LiveObject::Present("x".into());
     let world = World { claims: vec![bound_claim("c", "v", json!({}))], ..World::default() };
     for (fetched, found, lost) in
-        [("v", LiveObject::Absent, true), ("w", LiveObject::Absent, false), ("v", there(), false)]
+        [("v", LiveObject::Absent, true), ("w", LiveObject::Absent, false), ("v", present(), false)]
     {
         let live = LiveReads { volume: Some((fetched.into(), found.clone())), ..LiveReads::default() };
         let step = decide(&world.view(&key, &live));
@@ -173,7 +173,7 @@ fn live_read_counts_only_for_its_object() {
     };
     for (fetched, lost) in [(None, false), (Some("w"), false), (Some("v"), true)] {
         let live =
-            LiveReads { volume: fetched.map(|fetched| (fetched.into(), there())), ..LiveReads::default() };
+            LiveReads { volume: fetched.map(|fetched| (fetched.into(), present())), ..LiveReads::default() };
         let step = decide(&world.view(&key, &live));
         assert_eq!(matches!(step, Step::SetClaimPhase { phase: ClaimPhase::Lost, .. }), lost, "{step:?}");
         assert_eq!(step == Step::FetchVolume { name: "v".into() }, !lost, "{fetched:?}");
@@ -189,8 +189,8 @@ fn live_read_counts_only_for_its_object() {
     for (fetched, found, step) in [
         ("n", LiveObject::Absent, Step::ClearSelectedNode),
         ("m", LiveObject::Absent, fetch()),
-        ("n", there(), Step::SetProvisioner { provisioner: "d.test".into() }),
-        ("m", there(), fetch()),
+        ("n", present(), Step::SetProvisioner { provisioner: "d.test".into() }),
+        ("m", present(), fetch()),
     ] {
         let live = LiveReads { node: Some((fetched.into(), found.clone())), ..LiveReads::default() };
         assert_eq!(decide(&world.view(&key, &live)), step, "{fetched} {found:?}");

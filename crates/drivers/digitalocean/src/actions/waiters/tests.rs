@@ -57,22 +57,25 @@ fn few_actions_are_polled_individually_and_many_by_listing() {
 }
 
 #[test]
-fn listing_reports_only_volumes_in_the_requested_state() {
+fn listing_completes_only_waiters_whose_volume_reached_its_goal() {
     let now = Instant::now();
     let mut waiters = waiters(4, now);
-    // v0 is there, v1 elsewhere, v2 nowhere, v3 not listed.
+    // v0 is attached to droplet 1, v1 to another droplet, v2 to none, and v3 is not listed.
     let outcomes = waiters.listed(vec![volume(0, &[1]), volume(1, &[2]), volume(2, &[])], now + seconds(1));
     assert_eq!(outcomes, [(0, Outcome::Reached(volume(0, &[1])))]);
     let detaching = Waiter { volume: "v9".into(), goal: Goal::Detached(1), action: 1, since: now };
     let ticket = waiters.add(detaching, now, 0.0);
     assert!(waiters.urgent());
-    assert!(waiters.listed(vec![], now + seconds(1)).is_empty(), "absent from a listing is not detached");
+    assert!(
+        waiters.listed(vec![], now + seconds(1)).is_empty(),
+        "a volume that is not listed must not count as detached"
+    );
     let outcomes = waiters.listed(vec![volume(9, &[])], now + seconds(1));
     assert_eq!(outcomes, [(ticket, Outcome::Reached(volume(9, &[])))]);
 }
 
-/// The listing may predate the action: it shows a volume whose attach was still running as unattached, which would be
-/// mistaken for detached.
+/// Such a listing may predate the action. A volume whose attach was still running looks unattached in it, and must not
+/// count as detached.
 #[test]
 fn listing_requested_before_the_waiter_was_added_is_ignored() {
     let requested = Instant::now();
@@ -83,10 +86,10 @@ fn listing_requested_before_the_waiter_was_added_is_ignored() {
         waiters.add(detaching, added, 0.0);
     }
     let volumes = || vec![volume(0, &[1]), volume(8, &[]), volume(9, &[])];
-    let outcomes =
+    let tickets =
         |outcomes: Vec<(u64, Outcome)>| outcomes.into_iter().map(|(ticket, _)| ticket).collect::<Vec<_>>();
-    assert_eq!(outcomes(waiters.listed(volumes(), requested)), [0]);
-    assert_eq!(outcomes(waiters.listed(volumes(), added + seconds(1))), [0, 1, 2]);
+    assert_eq!(tickets(waiters.listed(volumes(), requested)), [0]);
+    assert_eq!(tickets(waiters.listed(volumes(), added + seconds(1))), [0, 1, 2]);
 }
 
 #[test]
@@ -94,7 +97,7 @@ fn overdue_actions_are_polled_with_growing_intervals() {
     let now = Instant::now();
     let mut many = waiters(10, now);
     assert!(many.overdue(now + seconds(11)).is_empty());
-    // Ten are overdue; each round polls at most four, and none twice before all were polled.
+    // Ten actions are overdue. Each round polls at most four, and no action twice before all others.
     let mut requested = Vec::new();
     for second in 12..16 {
         let round = many.overdue(now + seconds(second));
@@ -110,18 +113,18 @@ fn overdue_actions_are_polled_with_growing_intervals() {
 #[test]
 fn interval_grows_until_a_waiter_finishes() {
     let now = Instant::now();
-    let pauses = |mut waiters: Waiters, rounds: usize| {
-        let mut pauses = vec![waiters.due() - now];
+    let intervals = |mut waiters: Waiters, rounds: usize| {
+        let mut intervals = vec![waiters.due() - now];
         for _ in 1..rounds {
             waiters.schedule_next(now, false, 0.0);
-            pauses.push(waiters.due() - now);
+            intervals.push(waiters.due() - now);
         }
-        pauses.iter().map(Duration::as_millis).collect::<Vec<_>>()
+        intervals.iter().map(Duration::as_millis).collect::<Vec<_>>()
     };
-    assert_eq!(pauses(waiters(1, now), 6), [1000, 1500, 2250, 3375, 5000, 5000]);
+    assert_eq!(intervals(waiters(1, now), 6), [1000, 1500, 2250, 3375, 5000, 5000]);
     let mut many = waiters(20, now);
     many.schedule_next(now, true, 0.0);
-    assert_eq!(pauses(many, 4), [2000, 3000, 4500, 5000]);
+    assert_eq!(intervals(many, 4), [2000, 3000, 4500, 5000]);
     // Jitter shortens the interval, never lengthens it.
     let mut one = waiters(1, now);
     one.schedule_next(now, true, 1.0);
@@ -144,13 +147,13 @@ fn new_waiter_resets_a_long_interval() {
 #[test]
 fn requests_per_round_do_not_grow_with_the_number_of_waiters() {
     let now = Instant::now();
-    for (count, most) in [(1, 1), (3, 3), (4, 1 + 4), (20, 1 + 4), (1000, 1 + 4)] {
+    for (count, max) in [(1, 1), (3, 3), (4, 1 + 4), (20, 1 + 4), (1000, 1 + 4)] {
         let mut waiters = waiters(count, now);
         let requests = match waiters.plan() {
             Plan::Idle => 0,
             Plan::Actions(actions) => actions.len(),
             Plan::Listing => 1 + waiters.overdue(now + seconds(3600)).len(),
         };
-        assert!(requests <= most, "{count} waiters: {requests}");
+        assert!(requests <= max, "{count} waiters: {requests}");
     }
 }

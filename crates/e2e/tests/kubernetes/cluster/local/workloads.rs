@@ -71,8 +71,8 @@ pub(super) fn clone(local: &LocalCluster<'_>) {
     local.run("source", "echo copied > /data/file && sync");
     let place = local.node_of("source");
     let from = "dataSource: {kind: PersistentVolumeClaim, name: source}";
-    let there = format!("nodeSelector: {{kubernetes.io/hostname: {place}}}");
-    cluster.apply(&[claim("copy", "ext4", "64Mi", from), pod("copy", "copy", &there)].concat());
+    let node_selector = format!("nodeSelector: {{kubernetes.io/hostname: {place}}}");
+    cluster.apply(&[claim("copy", "ext4", "64Mi", from), pod("copy", "copy", &node_selector)].concat());
     cluster.wait_for("pod/copy", READY, MINUTE);
     assert_eq!(local.run("copy", "cat /data/file"), "copied\n");
     local.run("copy", "echo changed > /data/file && sync");
@@ -123,8 +123,8 @@ pub(super) fn late_node(local: &LocalCluster<'_>) {
     local.cluster.join("node-c");
     local.add_node("node-c", FsType::Ext4, GIB);
     local.wait_for_capacity("node-c");
-    let there = "nodeSelector: {kubernetes.io/hostname: node-c}";
-    local.cluster.apply(&[claim("late", "ext4", "64Mi", ""), pod("late", "late", there)].concat());
+    let node_selector = "nodeSelector: {kubernetes.io/hostname: node-c}";
+    local.cluster.apply(&[claim("late", "ext4", "64Mi", ""), pod("late", "late", node_selector)].concat());
     local.cluster.wait_for("pod/late", READY, MINUTE);
     local.delete(&["late"], &["late"]);
 }

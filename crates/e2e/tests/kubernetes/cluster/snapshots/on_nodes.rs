@@ -17,7 +17,7 @@ use super::{
 fn each_node_snapshots_its_own_volumes() {
     let cluster = TestCluster::start();
     install(&cluster);
-    let mut control = controller(&cluster, &["--enable-distributed-snapshotting"]);
+    let mut snapshot_controller = controller(&cluster, &["--enable-distributed-snapshotting"]);
     let local = LocalCluster::new(&cluster);
     local.add_node("node-a", FsType::Xfs, 2 * GIB);
     local.add_node("node-b", FsType::Xfs, 2 * GIB);
@@ -31,18 +31,19 @@ fn each_node_snapshots_its_own_volumes() {
         step(&local);
         println!("{name}: {:.1?}", started.elapsed());
     };
-    run_step("restore, and a clone of what was restored", &restore);
-    run_step("restore into the other volume mode", &other_mode);
-    run_step("a group under load", &group_under_load);
-    run_step("a group across nodes", &group_across_nodes);
-    run_step("retained, then bound again", &retained);
-    run_step("deletion in any order", &deletion_orders);
+    run_step("restore a snapshot and clone the restored volume", &restore);
+    run_step("restore with another volume mode", &restore_with_other_volume_mode);
+    run_step("group snapshot under load", &group_under_load);
+    run_step("group snapshot across nodes", &group_across_nodes);
+    run_step("import a retained snapshot", &import_retained);
+    run_step("deletion orders", &deletion_orders);
     no_contents(&cluster);
     local.end();
-    control.stop();
+    snapshot_controller.stop();
 }
 
-fn on(node: &str) -> String {
+/// The YAML of a pod's node selector.
+fn node_selector(node: &str) -> String {
     format!("nodeSelector: {{kubernetes.io/hostname: {node}}}")
 }
 
@@ -50,7 +51,7 @@ fn restore(local: &LocalCluster<'_>) {
     let cluster = local.cluster;
     cluster.apply(&[claim("data", "ext4", "64Mi", ""), pod("data", "data", "")].concat());
     cluster.wait_for("pod/data", READY, MINUTE);
-    let there = on(&local.node_of("data"));
+    let same_node = node_selector(&local.node_of("data"));
     local.run("data", "echo before > /data/file && sync");
     cluster.apply(&snapshot("first", "snap", "data"));
     ready(cluster, "first");
@@ -60,12 +61,12 @@ fn restore(local: &LocalCluster<'_>) {
     );
     local.run("data", "echo after > /data/file && sync");
     cluster.apply(
-        &[claim("back", "ext4", "64Mi", &from_snapshot("first")), pod("back", "back", &there)].concat(),
+        &[claim("back", "ext4", "64Mi", &from_snapshot("first")), pod("back", "back", &same_node)].concat(),
     );
     cluster.wait_for("pod/back", READY, MINUTE);
     assert_eq!(local.run("back", "cat /data/file"), "before\n");
     let copy = "dataSource: {kind: PersistentVolumeClaim, name: back}";
-    cluster.apply(&[claim("copy", "ext4", "64Mi", copy), pod("copy", "copy", &there)].concat());
+    cluster.apply(&[claim("copy", "ext4", "64Mi", copy), pod("copy", "copy", &same_node)].concat());
     cluster.wait_for("pod/copy", READY, MINUTE);
     assert_eq!(local.run("copy", "cat /data/file"), "before\n");
     delete(cluster, &["first"]);
@@ -73,30 +74,30 @@ fn restore(local: &LocalCluster<'_>) {
 }
 
 /// A file system snapshot can be restored as a raw block volume only if an administrator allows it on the content.
-fn other_mode(local: &LocalCluster<'_>) {
+fn restore_with_other_volume_mode(local: &LocalCluster<'_>) {
     let cluster = local.cluster;
     cluster.apply(&[claim("data", "ext4", "64Mi", ""), pod("data", "data", "")].concat());
     cluster.wait_for("pod/data", READY, MINUTE);
-    let there = on(&local.node_of("data"));
+    let same_node = node_selector(&local.node_of("data"));
     local.run("data", "echo before > /data/file && sync");
     cluster.apply(&snapshot("files", "snap", "data"));
     ready(cluster, "files");
     let block = format!("volumeMode: Block\n  {}", from_snapshot("files"));
-    let reader = pod("raw", "raw", &there).replace(
+    let reader = pod("raw", "raw", &same_node).replace(
         "volumeMounts: [{name: data, mountPath: /data}]",
         "securityContext: {privileged: true}\n    volumeDevices: [{name: data, devicePath: /dev/data}]",
     );
     cluster.apply(&[claim("raw", "ext4", "64Mi", &block), reader].concat());
-    cluster.eventually("it is rejected with a reason", MINUTE, |cluster| {
+    cluster.eventually("the restore is rejected with a reason", MINUTE, |cluster| {
         let events = cluster.kubectl(&["get", "events", "--field-selector", "involvedObject.name=raw"]);
         events.contains("allow-volume-mode-change").then_some(())
     });
     assert_eq!(cluster.field("pvc/raw", ".status.phase"), "Pending");
     let content = content_of(cluster, "files");
-    let allowed = "snapshot.storage.kubernetes.io/allow-volume-mode-change=true";
-    cluster.kubectl(&["annotate", "volumesnapshotcontent", &content, allowed]);
+    let allow_mode_change = "snapshot.storage.kubernetes.io/allow-volume-mode-change=true";
+    cluster.kubectl(&["annotate", "volumesnapshotcontent", &content, allow_mode_change]);
     cluster.wait_for("pod/raw", READY, 2 * MINUTE);
-    assert_eq!(local.run("raw", "grep -q before /dev/data && echo the same bytes"), "the same bytes\n");
+    assert_eq!(local.run("raw", "grep -q before /dev/data && echo found"), "found\n");
     delete(cluster, &["files"]);
     local.delete(&["data", "raw"], &["data", "raw"]);
 }
@@ -110,13 +111,13 @@ fn group_under_load(local: &LocalCluster<'_>) {
     );
     cluster.kubectl(&["label", "pvc", "left", "right", "group=pair"]);
     cluster.wait_for("pod/writer", READY, MINUTE);
-    let there = on(&local.node_of("writer"));
-    cluster.eventually("it writes", MINUTE, |_| {
+    let same_node = node_selector(&local.node_of("writer"));
+    cluster.eventually("the pod has written a count", MINUTE, |_| {
         (local.run("writer", "cat /right/count 2>/dev/null; true").len() > 1).then_some(())
     });
     cluster.apply(GROUP);
     cluster.wait_for("volumegroupsnapshot/pair", "jsonpath={.status.readyToUse}=true", 2 * MINUTE);
-    let members = cluster.eventually("its members", MINUTE, |cluster| {
+    let members = cluster.eventually("the group has two members", MINUTE, |cluster| {
         let members = cluster.names("volumesnapshots");
         (members.len() == 2).then_some(members)
     });
@@ -125,11 +126,11 @@ fn group_under_load(local: &LocalCluster<'_>) {
         ready(cluster, member);
         let name = format!("back-{i}");
         cluster.apply(
-            &[claim(&name, "ext4", "64Mi", &from_snapshot(member)), pod(&name, &name, &there)].concat(),
+            &[claim(&name, "ext4", "64Mi", &from_snapshot(member)), pod(&name, &name, &same_node)].concat(),
         );
         cluster.wait_for(&format!("pod/{name}"), READY, MINUTE);
-        let words = local.run(&name, "cat /data/count");
-        let (side, count) = words.trim().split_once(' ').expect("a side and a count");
+        let output = local.run(&name, "cat /data/count");
+        let (side, count) = output.trim().split_once(' ').expect("a side and a count");
         counts.push((side.to_owned(), count.parse::<i64>().expect("a count")));
     }
     counts.sort();
@@ -149,10 +150,11 @@ fn group_under_load(local: &LocalCluster<'_>) {
     local.delete(&["writer", "back-0", "back-1"], &["left", "right", "back-0", "back-1"]);
 }
 
+/// A group snapshot of volumes on different nodes is rejected.
 fn group_across_nodes(local: &LocalCluster<'_>) {
     let cluster = local.cluster;
     for node in ["node-a", "node-b"] {
-        cluster.apply(&[claim(node, "ext4", "64Mi", ""), pod(node, node, &on(node))].concat());
+        cluster.apply(&[claim(node, "ext4", "64Mi", ""), pod(node, node, &node_selector(node))].concat());
         cluster.wait_for(&format!("pod/{node}"), READY, MINUTE);
         cluster.kubectl(&["label", "pvc", node, "group=pair"]);
     }
@@ -166,8 +168,8 @@ fn group_across_nodes(local: &LocalCluster<'_>) {
     local.delete(&["node-a", "node-b"], &["node-a", "node-b"]);
 }
 
-/// A retained snapshot outlives its objects, and is bound again as a pre-provisioned one.
-fn retained(local: &LocalCluster<'_>) {
+/// A retained snapshot outlives its objects, and can be imported as a pre-provisioned snapshot.
+fn import_retained(local: &LocalCluster<'_>) {
     let cluster = local.cluster;
     cluster.apply(&[claim("data", "ext4", "64Mi", ""), pod("data", "data", "")].concat());
     cluster.wait_for("pod/data", READY, MINUTE);
@@ -183,57 +185,57 @@ fn retained(local: &LocalCluster<'_>) {
         r#"
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshotContent
-metadata: {{name: again, labels: {{snapshot.storage.kubernetes.io/managed-by: {node}}}}}
+metadata: {{name: imported, labels: {{snapshot.storage.kubernetes.io/managed-by: {node}}}}}
 spec:
   driver: {DRIVER}
   deletionPolicy: Delete
   source: {{snapshotHandle: {handle}}}
-  volumeSnapshotRef: {{name: again, namespace: default}}
+  volumeSnapshotRef: {{name: imported, namespace: default}}
 ---
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshot
-metadata: {{name: again}}
-spec: {{source: {{volumeSnapshotContentName: again}}}}
+metadata: {{name: imported}}
+spec: {{source: {{volumeSnapshotContentName: imported}}}}
 "#
     ));
-    ready(cluster, "again");
-    let restored = claim("back", "ext4", "64Mi", &from_snapshot("again"));
-    cluster.apply(&[restored, pod("back", "back", &on(&node))].concat());
+    ready(cluster, "imported");
+    let restored = claim("back", "ext4", "64Mi", &from_snapshot("imported"));
+    cluster.apply(&[restored, pod("back", "back", &node_selector(&node))].concat());
     cluster.wait_for("pod/back", READY, MINUTE);
-    delete(cluster, &["again"]);
+    delete(cluster, &["imported"]);
     local.delete(&["data", "back"], &["data", "back"]);
 }
 
-/// The deletion orders in which upstream hangs.
+/// Deletion orders in which upstream's controllers hang.
 fn deletion_orders(local: &LocalCluster<'_>) {
     let cluster = local.cluster;
-    cluster.apply(&snapshot_class("passing", DRIVER, "Delete"));
+    cluster.apply(&snapshot_class("temporary", DRIVER, "Delete"));
     cluster.apply(&[claim("data", "ext4", "64Mi", ""), pod("data", "data", "")].concat());
     cluster.wait_for("pod/data", READY, MINUTE);
-    let all = ["content-first", "class-first", "claim-first"];
-    for name in all {
-        cluster.apply(&snapshot(name, "passing", "data"));
+    let names = ["content-first", "class-first", "claim-first"];
+    for name in names {
+        cluster.apply(&snapshot(name, "temporary", "data"));
     }
-    for name in all {
+    for name in names {
         ready(cluster, name);
     }
     let content = content_of(cluster, "content-first");
     cluster.kubectl(&["delete", "volumesnapshotcontent", &content, "--wait=false"]);
     cluster.kubectl(&["delete", "volumesnapshot", "content-first", "--timeout=60s"]);
-    cluster.kubectl(&["delete", "volumesnapshotclass", "passing", "--timeout=60s"]);
+    cluster.kubectl(&["delete", "volumesnapshotclass", "temporary", "--timeout=60s"]);
     cluster.kubectl(&["delete", "volumesnapshot", "class-first", "--timeout=60s"]);
     local.delete(&["data"], &["data"]);
     delete(cluster, &["claim-first"]);
 
-    cluster.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: passing}\n");
-    let inside = [claim("data", "immediate", "64Mi", ""), snapshot("inside", "snap", "data")].concat();
-    cluster.apply(&inside.replace("metadata: {name:", "metadata: {namespace: passing, name:"));
+    cluster.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: temporary}\n");
+    let objects = [claim("data", "immediate", "64Mi", ""), snapshot("data", "snap", "data")].concat();
+    cluster.apply(&objects.replace("metadata: {name:", "metadata: {namespace: temporary, name:"));
     cluster.eventually("the snapshot is ready", MINUTE, |cluster| {
         let path = "jsonpath={.status.readyToUse}";
         let ready = cluster.kubectl(&["get", "volumesnapshot/inside", "-n", "passing", "--output", path]);
         (ready == "true").then_some(())
     });
-    cluster.kubectl(&["delete", "namespace", "passing", "--timeout=120s"]);
+    cluster.kubectl(&["delete", "namespace", "temporary", "--timeout=120s"]);
     no_contents(cluster);
 }
 

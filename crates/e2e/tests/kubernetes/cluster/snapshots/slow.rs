@@ -37,7 +37,7 @@ fn slow_and_failing_driver_leaks_no_snapshot() {
     deleted_while_being_created(&cluster, &driver);
     died_while_being_created(&cluster, &driver, &mut snapshotter);
     class_gone_while_being_created(&cluster, &driver);
-    missing_is_told(&cluster);
+    missing_snapshot_is_reported(&cluster);
 
     no_contents(&cluster);
     assert!(driver.snapshots().is_empty(), "{:?}", driver.snapshots());
@@ -130,13 +130,13 @@ fn class_gone_while_being_created(cluster: &TestCluster, driver: &ScriptedDriver
     cluster.apply(&snapshot_class("passing", DRIVER, "Delete"));
     start_slow_snapshot(cluster, driver, "classless", "passing");
     driver.set_faults(r#"{"CreateSnapshot": {"code": "Unavailable", "when": "after", "count": 1}}"#);
-    cluster.kubectl(&["delete", "volumesnapshotclass", "passing", "--timeout=60s"]);
+    cluster.kubectl(&["delete", "volumesnapshotclass", "temporary", "--timeout=60s"]);
     cluster.kubectl(&["delete", "volumesnapshot", "classless", "--wait=false"]);
     assert_snapshot_deleted(cluster, driver, "classless");
 }
 
 /// The content of a snapshot that the driver does not have reports that, and can be deleted.
-fn missing_is_told(cluster: &TestCluster) {
+fn missing_snapshot_is_reported(cluster: &TestCluster) {
     cluster.apply(&format!(
         r#"
 apiVersion: snapshot.storage.k8s.io/v1
