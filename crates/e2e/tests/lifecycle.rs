@@ -49,7 +49,7 @@ async fn writer_resumes_after_driver_is_killed_during_freeze() {
                 let mut file = File::create(at.join("file")).unwrap();
                 file.write_all(b"more data").unwrap();
                 file.sync_all().unwrap();
-                waited = Some(started.elapsed());
+                blocked_for = Some(started.elapsed());
                 co.restart_driver();
             } else {
                 response.unwrap();

@@ -266,8 +266,8 @@ impl Devices for NodeDevices {
         let (volume, not_staged) =
             (id.clone(), || DeviceError::NotFound(format!("volume {id} is not staged on this node")));
         let found = self.run(move |this| this.read_record(&volume)).await?;
-        let (record, device) = found.ok_or_else(not_here)?;
-        let device = device.ok_or_else(not_here)?;
+        let (record, device) = found.ok_or_else(not_staged)?;
+        let device = device.ok_or_else(not_staged)?;
         self.run(move |this| {
             this.paths.rescan(&device.path);
             Ok(())

@@ -43,7 +43,7 @@ pub(crate) async fn run(
     let parts = VolumeManagerDeps {
         events: EventRecorder::start(&cluster, COMPONENT, node.as_str()),
         cluster: cluster.clone(),
-        wide: Some(cluster.clone()),
+        privileged_client: Some(cluster.clone()),
         plugins,
         kernel,
         root: Root::new(format!("/{node}")),

@@ -36,7 +36,7 @@ pub(crate) struct TestNode {
     api_task: tokio::task::JoinHandle<()>,
     agent: Option<Running>,
     /// Whether agents get an additional client with more permissions.
-    wide_client: bool,
+    privileged_client: bool,
     _directory: TempDir,
 }
 

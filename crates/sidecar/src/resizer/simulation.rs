@@ -208,10 +208,10 @@ impl<'a> Simulation<'a> {
         let target = class(status.map(|status| &status.target_volume_attributes_class_name));
         let mut state = self.state.clone();
         if self.bug == Bug::NoBegin {
-            state.expansion.begun = cached.requested_storage();
+            state.expansion.in_progress = cached.requested_storage();
         }
         let mut claim = PersistentVolumeClaim::clone(&cached);
-        let begun = state.expansion.begun;
+        let in_progress = state.expansion.in_progress;
         if self.bug == Bug::InfeasibleUnmarked
             && in_progress == claim.requested_storage()
             && in_progress == claim.status.allocated_resources.storage

@@ -31,8 +31,8 @@ impl Manager {
     /// changed. Returns when to poll again, if the attachment is not watched.
     pub(in super::super) async fn check_attachment(&self, unique: &str, volume: &Volume) -> Option<Duration> {
         let key = Key::cluster(self.attachment(volume));
-        let (attachment, poll_after) = match &self.wide {
-            Some(wide) => (wide.attachments.get(&key), None),
+        let (attachment, poll_after) = match &self.privileged {
+            Some(privileged) => (privileged.attachments.get(&key), None),
             // A node may not read the attachment before it exists.
             None => {
                 let read = self.parts.cluster.get::<VolumeAttachment>(&key).await;

@@ -143,7 +143,7 @@ impl Actor {
             "annotations": {LEGACY_NODE_ID: annotation},
         }}));
         self.cluster.patch(&Node::API, &key, None, patch).await?;
-        tracing::info!(node, driver, node_id = id, "updated node ID annotation");
+        tracing::info!(node, driver, node_id, "updated node ID annotation");
         Ok(())
     }
 }
