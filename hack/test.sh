@@ -35,8 +35,8 @@ tier() {
   "$@" </dev/null 2>&1 | tee "$WORK/log" || status=$?
   good=$(sum passed)
   bad=$(sum failed)
-  # A tier that failed to build or crashed prints no count.
-  [ "$status" = 0 ] || [ "$bad" -gt 0 ] || bad=1
+  # A tier that failed to build or crashed prints no count. A tier that counts no test has lost its tests or its pattern.
+  [ "$bad" -gt 0 ] || { [ "$status" = 0 ] && [ "$good" -gt 0 ]; } || bad=1
   printf '== %s: %d passed, %d failed\n' "$name" "$good" "$bad"
   passed=$((passed + good)) failed=$((failed + bad))
 }

@@ -7,12 +7,15 @@
 //! SHA-256 of everything before               32 bytes
 //! ```
 //!
-//! Numbers are little-endian. A file without the end marker or with a wrong digest is not a valid backup.
+//! Numbers are little-endian. A file without the end marker, with a wrong digest or with more
+//! data is not a valid backup.
 
 use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -94,7 +97,14 @@ impl Writer {
         if path.exists() {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file already exists"));
         }
-        let file = BufWriter::new(File::options().write(true).create_new(true).open(&temporary)?);
+        let file = File::options().write(true).create_new(true).open(&temporary).map_err(|error| {
+            let advice = match error.kind() {
+                io::ErrorKind::AlreadyExists => ": remove it if no other backup to this file runs",
+                _ => "",
+            };
+            io::Error::new(error.kind(), format!("failed to create {}: {error}{advice}", temporary.display()))
+        })?;
+        let file = BufWriter::new(file);
         let path = path.to_owned();
         let mut writer = Self { file, digest: Sha256::new(), blocks: 0, temporary, path, finished: false };
         let header = serde_json::to_vec(header)?;
@@ -127,7 +137,15 @@ impl Writer {
         self.file.write_all(&digest)?;
         self.file.flush()?;
         self.file.get_ref().sync_all()?;
-        fs::rename(&self.temporary, &self.path)?;
+        // Another process may have finished a backup with this path in the meantime.
+        match renameat_with(CWD, &self.temporary, CWD, &self.path, RenameFlags::NOREPLACE) {
+            // NFS does not support the flag.
+            Err(Errno::INVAL) => {
+                fs::hard_link(&self.temporary, &self.path)?;
+                fs::remove_file(&self.temporary)?;
+            }
+            renamed => renamed?,
+        }
         self.finished = true;
         let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
@@ -193,6 +211,9 @@ pub(super) fn read(
     file.read_exact(&mut stored).map_err(read_error)?;
     if stored[..] != digest[..] {
         return Err(corrupt("the digest does not match"));
+    }
+    if !file.fill_buf().map_err(io_error)?.is_empty() {
+        return Err(corrupt("data follows the digest"));
     }
     Ok(VerifiedBackup { path: path.to_owned(), header, sha256: base16ct::lower::encode_string(&digest) })
 }

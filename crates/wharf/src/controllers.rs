@@ -195,11 +195,13 @@ pub(crate) async fn run(args: ControllersArgs) -> anyhow::Result<()> {
         Leadership::start(&cluster, options)
     });
     let gate = Gate::new(leadership.clone(), stop.clone());
-    let selected = controllers.unwrap_or_else(|| {
-        Controller::ALL.into_iter().filter(|controller| *controller != Controller::Scheduler).collect()
-    });
+    let is_selected = |controller: &Controller| match &controllers {
+        Some(selected) => selected.contains(controller),
+        None => *controller != Controller::Scheduler,
+    };
     let mut running = JoinSet::new();
-    for controller in selected {
+    // One of each, even if the user names a controller twice.
+    for controller in Controller::ALL.into_iter().filter(is_selected) {
         tracing::info!(controller = controller.name(), "starting controller");
         let (settings, metrics) = (settings.clone(), controller_metrics.clone());
         running.spawn(controller.run(cluster.clone(), gate.clone(), identity.clone(), settings, metrics));

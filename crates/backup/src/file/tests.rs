@@ -60,6 +60,26 @@ fn changed_or_truncated_backups_are_rejected() {
         fs::write(&path, &good[..at]).unwrap();
         assert!(blocks_of(&path).is_err(), "truncated at {at}");
     }
+    fs::write(&path, [&good[..], b"x"].concat()).unwrap();
+    assert!(blocks_of(&path).is_err(), "data appended");
+}
+
+#[test]
+fn finish_does_not_replace_a_backup_of_another_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a");
+    let writer = Writer::create(&path, &header("snap-1", 100, None)).unwrap();
+    fs::write(&path, "other backup").unwrap();
+    assert_eq!(writer.finish().unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    assert_eq!(fs::read(&path).unwrap(), b"other backup");
+}
+
+#[test]
+fn unfinished_file_of_a_killed_process_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.unfinished"), "").unwrap();
+    let error = Writer::create(&dir.path().join("a"), &header("snap-1", 100, None)).err().unwrap();
+    assert!(error.to_string().contains("a.unfinished"), "{error}");
 }
 
 #[test]

@@ -64,13 +64,13 @@ fn compare(what: &str, accesses: &[ApiAccess], chosen: impl Fn(&Scenario) -> boo
     let differ =
         differing_after_rerun(what, scenarios, |what, scenarios| differing(what, accesses, scenarios));
     let (passed, failed) = (total - differ.len(), differ.len());
-    println!("three-accesses: {what} in {:.0?}: {passed} passed, {failed} failed", started.elapsed());
+    println!("three-ways: {what} in {:.0?}: {passed} passed, {failed} failed", started.elapsed());
     assert_eq!(failed, 0, "outcomes on the APIs differ, see above");
 }
 
 /// The names of the scenarios that differ; prints the differences.
 fn differing(what: &str, accesses: &[ApiAccess], scenarios: &[Scenario]) -> BTreeSet<String> {
-    let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("three-accesses-{what}"));
+    let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("three-ways-{what}"));
     let _ = std::fs::remove_dir_all(&logs);
     let started = Instant::now();
     let mut results: Vec<(ApiAccess, PathBuf, Outcomes)> = Vec::new();
