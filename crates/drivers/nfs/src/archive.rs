@@ -1,0 +1,1 @@
+//! Archives of a directory tree: tar, tar.gz and tar.zst.

@@ -1,0 +1,1 @@
+//! The SDK's controller traits, on top of share workers.

@@ -1,0 +1,1 @@
+//! Copies a directory tree beneath two open directories.

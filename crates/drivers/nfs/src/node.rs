@@ -1,0 +1,1 @@
+//! The node service: mounts at pod targets, unmounts, statistics and health, through node workers.

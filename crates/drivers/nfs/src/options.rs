@@ -1,0 +1,1 @@
+//! Mount options: from typed parameters and text to what the kernel takes.

@@ -1,0 +1,1 @@
+//! Parameters of classes, volume contexts and secrets.

@@ -1,0 +1,1 @@
+//! Relative paths that cannot leave a share or enter its records.

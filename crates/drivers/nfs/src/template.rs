@@ -1,0 +1,1 @@
+//! Templates in the parameter `subDir`.

@@ -1,0 +1,1 @@
+//! Worker processes: protocol, main loop, and the driver's side with deadlines.
