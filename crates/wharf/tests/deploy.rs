@@ -52,7 +52,9 @@ fn rights(objects: &[Value]) -> Vec<String> {
 
 #[test]
 fn rules_have_no_wildcards_and_bindings_match() {
-    for name in ["local.yaml", "digitalocean.yaml", "nfs.yaml", "sidecar-rbac.yaml", "snapshot-controller.yaml"] {
+    for name in
+        ["local.yaml", "digitalocean.yaml", "nfs.yaml", "sidecar-rbac.yaml", "snapshot-controller.yaml"]
+    {
         let objects = objects(name);
         let rights = rights(&objects);
         assert!(rights.len() >= 20, "{name}: {rights:?}");
