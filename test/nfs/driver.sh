@@ -68,7 +68,8 @@ for key in sys.argv[2:]: value = value[key]
 print(value if not isinstance(value, dict) else "\n".join(f"{k}={v}" for k, v in value.items()))' "$@"; }
 handle() { json "/run/volume-$1.json" volume_id; }
 context() { json "/run/volume-$1.json" volume_context | sed 's/^/--context\n/'; }
-directory() { printf '/srv%s/%s\n' "$(json "/run/volume-$1.json" volume_context share)" "$(json "/run/volume-$1.json" volume_context subDir)"; }
+# The key subDir may be in any case.
+directory() { json "/run/volume-$1.json" volume_context | awk -F= 'tolower($1) == "share" { share = $2 } tolower($1) == "subdir" { dir = $2 } END { print "/srv" share "/" dir }'; }
 
 # publish NODE NAME: mounts the volume at `target NODE NAME`.
 target() { printf '/run/pods/%s/%s\n' "$1" "$2"; }
