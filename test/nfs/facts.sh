@@ -91,4 +91,4 @@ facts() {
   check "no mount is left" none nfs_mounts
 }
 # statfs is never answered from the cache.
-stale() { stat -f "$1" 2>&1 | grep -q "Stale file handle"; }
+stale() { [[ $(stat -f "$1" 2>&1) == *"Stale file handle"* ]]; }
