@@ -65,6 +65,7 @@ bench: tools ## measure, as ratios within one run: the driver, the API server, o
 	bench/run.sh
 	bench/apiserver.sh
 	bench/up.sh
+	bench/nfs.sh
 	bench/sidecar.sh
 
 fmt: ## format the code

@@ -2,7 +2,7 @@
 # Tests the NFS driver against a kernel NFS server, in one boot of the virtual machine.
 #
 #   run.sh            the parts that every change must pass
-#   run.sh PART...    facts, sanity, lives, faults, kills, takeover, or `all`
+#   run.sh PART...    facts, sanity, lives, faults, kills, takeover, measure; `all` is everything but the last
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../../hack/lib.sh"
