@@ -162,8 +162,11 @@ async fn first_answer(
 
 /// Sends an RPC NULL call to the NFS program. Any valid RPC response is success, also "version not supported".
 pub async fn null_call(address: SocketAddr, deadline: Duration) -> Result<(), ProbeError> {
-    let call = rpc_call(address, &rpc::Call::null(rpc::NFS_PROGRAM, 4));
-    timeout(deadline, call).await.unwrap_or(Err(ProbeError::Silent(address, deadline))).map(drop)
+    let call = rpc::Call::null(rpc::NFS_PROGRAM, 4);
+    timeout(deadline, rpc_call(address, &call))
+        .await
+        .unwrap_or(Err(ProbeError::Silent(address, deadline)))
+        .map(drop)
 }
 
 /// Sends one call over TCP and returns the results of the response. The caller sets the deadline.
@@ -188,8 +191,7 @@ async fn rpc_call(address: SocketAddr, call: &rpc::Call) -> Result<Vec<u8>, Prob
 
 /// The address of this node on the way to the server: the kernel chooses it for a connected UDP socket, and sends nothing.
 async fn client_address(server: SocketAddr) -> Option<IpAddr> {
-    let any: SocketAddr =
-        if server.is_ipv6() { ([0_u16; 8], 0).into() } else { ([0_u8; 4], 0).into() };
+    let any: SocketAddr = if server.is_ipv6() { ([0_u16; 8], 0).into() } else { ([0_u8; 4], 0).into() };
     let socket = UdpSocket::bind(any).await.ok()?;
     socket.connect(server).await.ok()?;
     socket.local_addr().ok().map(|address| address.ip())

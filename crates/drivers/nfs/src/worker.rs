@@ -8,6 +8,7 @@
 //! Code that needs an export takes a [`ShareClient`], so that tests can use a directory in the same process.
 
 mod child;
+mod exports;
 mod jobs;
 mod node_request;
 mod process;
@@ -25,10 +26,11 @@ use wharf_driver::backend::BackendError;
 use crate::mount::MountFailure;
 use crate::share;
 
+pub use exports::Exports;
 pub use node_request::{MountPermissions, NodeRequest, NodeResponse, UnmountMode};
 pub use process::WorkerProgram;
 pub use protocol::Root;
-pub use serve::main;
+pub use serve::{main, report_progress};
 pub use workers::{Timing, Workers};
 
 /// The hidden subcommand that runs a worker: `wharf nfs-worker share|job|node`.
@@ -144,7 +146,8 @@ pub enum WorkerError {
 }
 
 /// What a caller can do about a [`WorkerError`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum WorkerErrorKind {
     /// The same request may succeed later. (UNAVAILABLE)
     Unavailable,
@@ -196,9 +199,7 @@ mod tests {
 
     #[test]
     fn export_normalizes_its_share_and_hides_its_options() {
-        for (share, normal) in
-            [("/", "/"), ("", "/"), ("/a", "/a"), ("a/b/", "/a/b"), ("//a//", "/a")]
-        {
+        for (share, normal) in [("/", "/"), ("", "/"), ("/a", "/a"), ("a/b/", "/a/b"), ("//a//", "/a")] {
             assert_eq!(Export::new("nas", share, &[]).share, normal, "{share:?}");
         }
         let export = Export::new("nas", "/a", &["password=hunter2".to_owned()]);

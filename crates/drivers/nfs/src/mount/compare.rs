@@ -38,7 +38,12 @@ pub fn same_source(a: &str, b: &str) -> bool {
 
 /// How a mount differs from the requested options; `None` if a pod can use it. Only options that change what a pod can do
 /// or see are compared: mounts of one export share others, such as timeo and rsize, with the first of them.
-pub fn difference(mount: &Mount, options: &ParsedOptions, requested: &[String], read_only: bool) -> Option<String> {
+pub fn difference(
+    mount: &Mount,
+    options: &ParsedOptions,
+    requested: &[String],
+    read_only: bool,
+) -> Option<String> {
     let found_ro = mount.options.iter().any(|option| option == "ro");
     let wanted_ro = read_only || options.read_only;
     if found_ro != wanted_ro {

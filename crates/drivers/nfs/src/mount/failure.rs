@@ -42,7 +42,8 @@ impl MountFailure {
         let source = &plan.source;
         let (kind, advice) = meaning(version, errno);
         let error = std::io::Error::from_raw_os_error(errno);
-        let mut message = format!("failed to mount {source} with NFSv{}: {error}: {advice}", version.as_str());
+        let mut message =
+            format!("failed to mount {source} with NFSv{}: {error}: {advice}", version.as_str());
         if let (Some(reason), WorkerErrorKind::Invalid) = (&plan.without_v3, kind) {
             message = format!("{message}; NFSv3 was not tried: {reason}");
         }
@@ -73,7 +74,9 @@ fn meaning(version: Version, errno: i32) -> (WorkerErrorKind, &'static str) {
             "the server or this kernel does not support this version: check the vers (nfsvers) mount option and the server's \
              configuration",
         ),
-        e::ENODEV => (Precondition, "this kernel has no NFS client: load the module nfs (`modprobe nfs`) on the node"),
+        e::ENODEV => {
+            (Precondition, "this kernel has no NFS client: load the module nfs (`modprobe nfs`) on the node")
+        }
         e::ENOKEY | e::EKEYEXPIRED | e::EKEYREJECTED => (
             Denied,
             "the server did not accept the Kerberos credentials or TLS certificate: check rpc.gssd or tlshd and its keys on this node",
@@ -88,7 +91,9 @@ fn meaning(version: Version, errno: i32) -> (WorkerErrorKind, &'static str) {
         | e::EHOSTUNREACH
         | e::EHOSTDOWN
         | e::ENETUNREACH
-        | e::EIO => (Unavailable, "the server does not answer: check that it runs and that port 2049 is not filtered"),
+        | e::EIO => {
+            (Unavailable, "the server does not answer: check that it runs and that port 2049 is not filtered")
+        }
         _ => (Internal, "unexpected error of mount(2)"),
     }
 }

@@ -68,7 +68,8 @@ impl ParsedOptions {
         let words = options.iter().flat_map(|list| list.split(',')).map(str::trim);
         for word in words.filter(|word| !word.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
-            let wrong = || MountFailure::invalid(format!("mount option {key}: {value:?} is not a valid value"));
+            let wrong =
+                || MountFailure::invalid(format!("mount option {key}: {value:?} is not a valid value"));
             match key {
                 "vers" | "nfsvers" => parsed.version = version(value).ok_or_else(wrong)?,
                 "v3" | "v4" | "v4.0" | "v4.1" | "v4.2" if value.is_empty() => {
@@ -155,13 +156,45 @@ fn version(text: &str) -> Option<VersionChoice> {
 /// controller may have created or renamed them. What the user says about these properties is for pods.
 pub fn controller_options(options: &[String]) -> Vec<String> {
     const REPLACED: &[&str] = &[
-        "ro", "rw", "hard", "soft", "softerr", "softreval", "nosoftreval", "timeo", "retrans", "lookupcache", "ac", "noac",
-        "actimeo", "acregmin", "acregmax", "acdirmin", "acdirmax", "fsc", "nofsc", "noexec", "exec", "suid", "nosuid",
-        "dev", "nodev",
+        "ro",
+        "rw",
+        "hard",
+        "soft",
+        "softerr",
+        "softreval",
+        "nosoftreval",
+        "timeo",
+        "retrans",
+        "lookupcache",
+        "ac",
+        "noac",
+        "actimeo",
+        "acregmin",
+        "acregmax",
+        "acdirmin",
+        "acdirmax",
+        "fsc",
+        "nofsc",
+        "noexec",
+        "exec",
+        "suid",
+        "nosuid",
+        "dev",
+        "nodev",
     ];
     let words = options.iter().flat_map(|list| list.split(',')).map(str::trim);
     let kept = words
         .filter(|word| !word.is_empty() && !REPLACED.contains(&word.split('=').next().unwrap_or_default()));
-    let ours = ["softerr", "timeo=50", "retrans=2", "lookupcache=none", "acdirmin=0", "acdirmax=0", "nosuid", "nodev", "noexec"];
+    let ours = [
+        "softerr",
+        "timeo=50",
+        "retrans=2",
+        "lookupcache=none",
+        "acdirmin=0",
+        "acdirmax=0",
+        "nosuid",
+        "nodev",
+        "noexec",
+    ];
     kept.chain(ours).map(str::to_owned).collect()
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::{ProbeError, rpc, rpc_call};
-use crate::mount::{Daemons, ParsedOptions, VersionChoice, Version};
+use crate::mount::{Daemons, ParsedOptions, Version, VersionChoice};
 
 /// The deadline of the question to the local rpcbind.
 const LOCAL_DEADLINE: Duration = Duration::from_secs(1);

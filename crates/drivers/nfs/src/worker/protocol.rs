@@ -82,7 +82,9 @@ mod tests {
         assert_eq!(lines.iter().filter(|byte| **byte == b'\n').count(), 1);
         lines.extend(encode(&FromWorker::Progress).unwrap());
         let mut input = lines.as_slice();
-        assert!(matches!(read(&mut input).unwrap(), Some(FromWorker::Failed(failure)) if failure.message == "a\nb"));
+        assert!(
+            matches!(read(&mut input).unwrap(), Some(FromWorker::Failed(failure)) if failure.message == "a\nb")
+        );
         assert!(matches!(read(&mut input).unwrap(), Some(FromWorker::Progress)));
         assert!(read::<FromWorker>(&mut input).unwrap().is_none());
         for bad in ["\"progress\"", "{}\n", "\n", "\"progress\" x\n", "\u{0}\n"] {
