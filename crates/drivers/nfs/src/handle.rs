@@ -199,7 +199,7 @@ pub fn absolute_share(share: &str) -> Result<String, PathError> {
 /// the server from `server:/share`, so it must not contain anything else.
 pub fn check_server(server: &str) -> Result<(), HandleError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || ".-_:[]%".contains(c);
-    let valid = !server.is_empty() && server.len() <= 255 && !server.starts_with('-');
+    let valid = server.len() <= 255 && !server.starts_with(['-', '.']) && !server.is_empty();
     match valid && server.chars().all(allowed) {
         true => Ok(()),
         false => Err(HandleError::Server(server.to_owned())),
@@ -207,4 +207,4 @@ pub fn check_server(server: &str) -> Result<(), HandleError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -9,16 +9,27 @@
 //!
 //! Start at [`Share::handle`].
 
+mod adopt;
+mod create;
+mod delete;
+mod directory;
 mod error;
+mod expand;
 pub mod files;
 mod message;
 pub mod record;
+mod recover;
 mod root;
+mod source;
 pub mod store;
+mod trash;
 
 pub use error::{ErrorKind, ShareError};
 pub use message::{
-    CapacityInfo, CreateVolume, DeleteVolume, ExpandVolume, GetVolume, PurgeTrash, Request, Response,
+    Adopt, CapacityInfo, CreateVolume, DeleteVolume, ExpandVolume, GetVolume, PurgeTrash, Request, Response,
     VolumeInfo,
 };
 pub use root::{Share, ShareEnvironment};
+
+#[cfg(test)]
+mod tests;

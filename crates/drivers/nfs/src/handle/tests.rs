@@ -74,3 +74,57 @@ fn location_is_normalized() {
     // B1: the documented shape of a static handle names no directory.
     assert!(matches!(location("server#share#"), Err(HandleError::SubDir(_))));
 }
+
+/// What a crafted handle can have in any of its parts.
+pub(crate) const HOSTILE: [&str; 12] =
+    ["..", "a/../b", "/x", ".", "", "..\\x", "a/..", ".wharf", "../../x", "./x", "a//b", ".wharf/volumes"];
+
+/// Every form of a volume handle with a hostile text in every part.
+pub(crate) fn hostile_handles() -> Vec<String> {
+    const FORMS: [&[&str]; 4] = [
+        &["srv", "#", "share", "#", "sub", "#", "pvc-1", "#", "retain"],
+        &["srv", "#", "share", "#", "sub", "#", "pvc-1"],
+        &["srv", "#", "share", "#", "sub"],
+        &["srv", "/", "share", "/", "sub"],
+    ];
+    let mut handles = Vec::new();
+    for form in FORMS {
+        for part in (0..form.len()).step_by(2) {
+            for text in HOSTILE {
+                let mut parts = form.to_vec();
+                parts[part] = text;
+                handles.push(parts.concat());
+            }
+        }
+    }
+    handles
+}
+
+// CVE-2026-3864
+#[test]
+fn hostile_handles_name_a_safe_place_or_none() {
+    for text in hostile_handles() {
+        let Ok(location) = VolumeHandle::parse(&text).and_then(|handle| handle.location()) else { continue };
+        for component in location.path.as_str().split('/').chain(location.share.trim_matches('/').split('/'))
+        {
+            assert!(
+                component != ".." && component != "." && !component.contains('\\'),
+                "{text}: {location:?}"
+            );
+        }
+        assert!(!location.path.as_str().starts_with(".wharf"), "{text}: {location:?}");
+        assert!(!location.server.contains("..") || location.server == "..", "{text}: {location:?}");
+    }
+    for part in 0..4 {
+        for text in HOSTILE {
+            let mut parts = ["srv", "share", "snap", "src"];
+            parts[part] = text;
+            let [server, share, name, source] = parts;
+            let handle = format!("{server}#{share}#{name}#{name}#{source}");
+            if let Ok(location) = SnapshotHandle::parse(&handle).and_then(|handle| handle.location()) {
+                assert_eq!(location.path.as_str(), "snap", "{handle}");
+                assert!(!location.share.contains(".."), "{handle}");
+            }
+        }
+    }
+}

@@ -27,6 +27,8 @@ pub enum Request {
     Recover,
     /// Removes deleted data.
     PurgeTrash(PurgeTrash),
+    /// Writes the record of a volume that another driver created.
+    Adopt(Adopt),
 }
 
 /// The result of a [`Request`], with the variant of the same name.
@@ -47,6 +49,8 @@ pub enum Response {
     Recover(Result<u64, ShareError>),
     /// Whether the trash is empty now.
     PurgeTrash(Result<bool, ShareError>),
+    /// The volume.
+    Adopt(Result<VolumeInfo, ShareError>),
 }
 
 /// Creates a volume.
@@ -113,6 +117,26 @@ pub struct ExpandVolume {
 pub struct PurgeTrash {
     /// The maximum number of files and directories to remove.
     pub max_entries: u64,
+}
+
+/// Writes the record of a volume that csi-driver-nfs or nfs-subdir-external-provisioner created.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Adopt {
+    /// The volume handle, as in the PersistentVolume.
+    pub handle: String,
+    /// The name of the PersistentVolume.
+    pub name: String,
+    /// The volume's directory. It must exist.
+    pub path: SharePath,
+    /// The size of the PersistentVolume in bytes.
+    pub size: u64,
+    /// The volume attributes of the PersistentVolume.
+    pub context: BTreeMap<String, String>,
+    /// The mount options of the PersistentVolume.
+    pub options: Vec<String>,
+    /// What DeleteVolume does; `None` for the driver's default.
+    pub on_delete: Option<OnDelete>,
 }
 
 /// A volume that has a record.

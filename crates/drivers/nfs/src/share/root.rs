@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::error::During as _;
 use super::files::{LinuxFiles, ShareFiles};
@@ -51,8 +51,16 @@ impl Share {
 
     /// Serves one request.
     pub fn handle(&self, request: Request) -> Response {
-        let _ = &request;
-        Response::Recover(Err(ShareError::new(ErrorKind::Internal, "not built yet")))
+        match request {
+            Request::CreateVolume(request) => Response::CreateVolume(self.create_volume(&request)),
+            Request::DeleteVolume(request) => Response::DeleteVolume(self.delete_volume(&request)),
+            Request::GetVolume(request) => Response::GetVolume(self.get_volume(&request.handle)),
+            Request::ExpandVolume(request) => Response::ExpandVolume(self.expand_volume(&request)),
+            Request::Capacity => Response::Capacity(self.capacity()),
+            Request::Recover => Response::Recover(self.recover()),
+            Request::PurgeTrash(request) => Response::PurgeTrash(self.purge_trash(&request)),
+            Request::Adopt(request) => Response::Adopt(self.adopt(&request)),
+        }
     }
 
     /// The file operations.
@@ -68,7 +76,7 @@ impl Share {
     /// on which the driver has nothing is never written to.
     pub(super) fn ensure_records(&self) -> Result<(), ShareError> {
         let share = own(["share.json"]);
-        if self.files.stat(&share).during("read", "the share's record")?.is_some() {
+        if self.has_records()? {
             return Ok(());
         }
         self.ensure_dir(&own([]))?;
@@ -79,6 +87,34 @@ impl Share {
         let key = "share".to_owned();
         let envelope = Envelope { version: VERSION, write: record.uuid.clone(), key, record: Some(record) };
         self.publish(&to_bytes(&envelope), &share).map(drop)
+    }
+
+    /// Whether the driver has records on this share.
+    pub(super) fn has_records(&self) -> Result<bool, ShareError> {
+        Ok(self.files.stat(&own(["share.json"])).during("read", "the share's record")?.is_some())
+    }
+
+    /// The server's clock: ages of files are compared with it, since clocks of controllers differ.
+    pub(super) fn server_time(&self) -> Result<SystemTime, ShareError> {
+        let probe = own(["tmp", &self.new_id()?]);
+        match self.files.create_file(&probe, b"") {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            created => created.during("create", "a file to read the server's clock")?,
+        }
+        let entry = self.files.stat(&probe).during("read", "the server's clock")?;
+        self.remove(&probe)?;
+        entry.map(|entry| entry.modified).ok_or_else(|| {
+            ShareError::new(
+                ErrorKind::Unavailable,
+                "failed to read the server's clock: the file is gone; try again",
+            )
+        })
+    }
+
+    /// Whether one of the driver's own files was last changed before the grace period. A missing one is not abandoned.
+    pub(super) fn is_abandoned(&self, path: &Path, now: SystemTime) -> Result<bool, ShareError> {
+        let entry = self.files.stat(path).during("read", &path.display().to_string())?;
+        Ok(entry.is_some_and(|entry| entry.modified + self.environment.grace <= now))
     }
 
     /// Creates one of the driver's own directories; an existing one is success.

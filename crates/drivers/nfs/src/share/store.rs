@@ -100,6 +100,11 @@ impl Share {
         Ok(slots)
     }
 
+    /// The file of a record that exists.
+    pub(super) fn record_file<T: Record>(&self, slot: &Slot<T>) -> PathBuf {
+        generation_file(&own([T::STORE, &key_hash(&slot.key)]), slot.generation)
+    }
+
     /// The key in the current file of a record's directory; `None` if it has no file.
     fn key_of(&self, dir: &Path) -> Result<Option<String>, ShareError> {
         #[derive(serde::Deserialize)]

@@ -1,0 +1,5 @@
+//! Tests of volumes on a plain directory.
+
+mod bugs;
+mod support;
+mod volumes;
