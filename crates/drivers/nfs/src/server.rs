@@ -77,12 +77,19 @@ impl Servers {
         self.reachable_address(server, &options, deadline).await.is_ok()
     }
 
+    /// Asks a server that was used before whether it answers.
+    pub async fn recheck(&self, server: &str, deadline: Duration) -> bool {
+        let port = self.lock().port(server);
+        self.answers(server, port, deadline).await
+    }
+
     async fn reachable_address(
         &self,
         server: &str,
         options: &ParsedOptions,
         deadline: Duration,
     ) -> Result<SocketAddr, WorkerError> {
+        self.lock().used(server, options.port);
         let found = timeout(deadline, first_answer(server, options, deadline)).await;
         let found = found.unwrap_or_else(|_| {
             Err(format!("its name was not resolved, or it did not answer, within {deadline:?}"))

@@ -31,7 +31,7 @@ pub use node_request::{MountPermissions, NodeRequest, NodeResponse, UnmountMode}
 pub use process::WorkerProgram;
 pub use protocol::Root;
 pub use serve::{main, report_progress};
-pub use workers::{Timing, Workers};
+pub use workers::{WorkerOptions, Workers};
 
 /// The hidden subcommand that runs a worker: `wharf nfs-worker share|job|node`.
 pub const SUBCOMMAND: &str = "nfs-worker";

@@ -30,6 +30,7 @@ struct ServerState {
     answered: Option<SystemTime>,
     failing: Option<(SystemTime, String)>,
     version: Option<Version>,
+    port: Option<u16>,
 }
 
 /// State by server.
@@ -83,6 +84,15 @@ impl ServerTable {
             ServerHealth::Answered(_) => None,
         })
         .collect()
+    }
+
+    /// The port that is used for the server.
+    pub(super) fn port(&self, server: &str) -> u16 {
+        self.0.get(server).and_then(|state| state.port).unwrap_or(2049)
+    }
+
+    pub(super) fn used(&mut self, server: &str, port: u16) {
+        self.0.entry(server.to_owned()).or_default().port = Some(port);
     }
 
     pub(super) fn names(&self) -> Vec<String> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -57,7 +58,7 @@ pub(super) async fn next_message<R: AsyncRead + Unpin>(
 /// Sends what to open, and waits until it is open.
 pub(super) async fn open(
     process: &mut Process,
-    root: Root,
+    (root, mount_dir): (Root, PathBuf),
     export: &Export,
     deadline: Instant,
     allowed: Duration,
@@ -66,7 +67,7 @@ pub(super) async fn open(
     let (mut input, output) = process.pipes().map_err(internal)?;
     let mut lines = BufReader::new(output);
     let opened = async {
-        let line = encode(&ToWorker::Open(root)).map_err(internal)?;
+        let line = encode(&ToWorker::Open { root, mount_dir }).map_err(internal)?;
         // A worker that has failed may not read it; its message says why.
         let _ = input.write_all(&line).await;
         match next_message(&mut lines, &mut Vec::new()).await.map_err(internal)? {

@@ -58,6 +58,16 @@ impl Exports {
         }
     }
 
+    /// The directory of a path of a server; `None` if it is an NFS export.
+    pub(crate) fn directory(&self, server: &str, path: &str) -> Option<PathBuf> {
+        match self {
+            Self::Servers(_) => None,
+            Self::Directories(directories) => {
+                Some(directories.get(server)?.join(path.trim_matches('/')).components().collect())
+            }
+        }
+    }
+
     /// The servers; `None` for directories, which always answer.
     pub(crate) fn servers(&self) -> Option<&Arc<Servers>> {
         match self {

@@ -75,7 +75,7 @@ async fn run(
 ) -> Result<(), WorkerError> {
     let internal = |error: std::io::Error| WorkerError::Internal(format!("{export}: {error}"));
     let (_process, mut input, mut lines) =
-        inner.open("job", export, Instant::now() + inner.timing.start).await?;
+        inner.open("job", export, Instant::now() + inner.options.start).await?;
     let line = encode(&ToWorker::Request { id: 0, request }).map_err(internal)?;
     input.write_all(&line).await.map_err(internal)?;
     let mut buffer = Vec::new();
@@ -96,7 +96,9 @@ async fn run(
                 return Ok(());
             }
             Some(_) => {
-                return Err(WorkerError::Internal(format!("{export}: the worker sent an unexpected message")));
+                return Err(WorkerError::Internal(format!(
+                    "{export}: the worker sent an unexpected message"
+                )));
             }
             None => {
                 return Err(WorkerError::Lost {

@@ -26,7 +26,9 @@ pub enum NodeRequest {
         /// The mode of the volume's root directory, if it must be set.
         permissions: Option<u32>,
     },
-    /// Asks the server for the root directory of a mount.
+    /// Follows symlinks among the directories of a target, so that it can be compared with the mount table.
+    Resolve(PathBuf),
+    /// Asks the server whether it still knows the root directory of a mount.
     Check(PathBuf),
     /// Unmounts.
     Unmount {
@@ -80,6 +82,8 @@ pub enum NodeResponse {
         /// The server does not know the file handle (ESTALE).
         stale: bool,
     },
+    /// The target as in the mount table.
+    Resolved(PathBuf),
     /// Done.
     Done,
     /// Usage of the file system.
@@ -158,11 +162,18 @@ impl From<NodeUsage> for FsUsage {
 }
 
 impl NodeRequest {
+    /// Whether it may be sent to a server on which workers are blocked. Unmounting does not contact the server, and is what
+    /// gets a node rid of it.
+    pub(super) fn is_cleanup(&self) -> bool {
+        matches!(self, Self::Resolve(_) | Self::Unmount { .. } | Self::RemoveTarget(_))
+    }
+
     /// What is done, for errors.
     pub(super) fn subject(&self) -> String {
         let at = |verb: &str, path: &Path| format!("{verb} {}", path.display());
         match self {
             Self::Mount { target, .. } => at("mounting at", target),
+            Self::Resolve(path) => at("resolving", path),
             Self::Check(path) => at("checking", path),
             Self::Unmount { target, mode } => format!("unmounting {} ({})", target.display(), mode.as_str()),
             Self::RemoveTarget(target) => at("removing", target),
@@ -197,12 +208,14 @@ pub(super) fn perform(request: NodeRequest) -> Result<NodeResponse, MountFailure
             };
             Ok(NodeResponse::Mounted { version, permissions })
         }
-        NodeRequest::Check(path) => match std::fs::metadata(&path) {
+        NodeRequest::Resolve(path) => {
+            kernel.resolve(&path).map(NodeResponse::Resolved).map_err(|error| failed(&error))
+        }
+        // Unlike stat, statfs is never answered from the client's cache.
+        NodeRequest::Check(path) => match kernel.usage(&path) {
             Ok(_) => Ok(NodeResponse::Checked { stale: false }),
-            Err(error) if error.raw_os_error() == Some(e::ESTALE) => {
-                Ok(NodeResponse::Checked { stale: true })
-            }
-            Err(error) => Err(failed(&Error::call("stat", &path, error))),
+            Err(error) if error.errno() == Some(e::ESTALE) => Ok(NodeResponse::Checked { stale: true }),
+            Err(error) => Err(failed(&error)),
         },
         NodeRequest::Unmount { target, mode } => {
             let unmounted = match mode {

@@ -26,8 +26,8 @@ pub enum Root {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum ToWorker {
-    /// The first message: what to open.
-    Open(Root),
+    /// The first message: what to open, and the directory to mount it in.
+    Open { root: Root, mount_dir: PathBuf },
     /// A request with a number that its response repeats.
     Request { id: u64, request: share::Request },
 }

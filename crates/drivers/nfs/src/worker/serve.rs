@@ -23,9 +23,6 @@ const MAX_THREADS: usize = 16;
 /// How often a job reports that it makes progress.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// The mount point of a share worker. Its mount namespace has a tmpfs there, so nothing is created on the node's disk.
-const MOUNT_DIR: &str = "/tmp";
-
 /// How far the job of this process has come: any number that grows.
 static PROGRESS: AtomicU64 = AtomicU64::new(0);
 
@@ -73,8 +70,8 @@ fn serve_node() -> io::Result<()> {
 fn serve_share(kind: Kind) -> io::Result<()> {
     sandbox::die_with_parent()?;
     let mut input = io::stdin().lock();
-    let Some(ToWorker::Open(root)) = read(&mut input)? else { return Ok(()) };
-    let (share, root, version) = match open(&root) {
+    let Some(ToWorker::Open { root, mount_dir }) = read(&mut input)? else { return Ok(()) };
+    let (share, root, version) = match open(&root, &mount_dir) {
         Ok(opened) => opened,
         Err(failure) => return send(&FromWorker::Failed(failure)),
     };
@@ -124,11 +121,11 @@ fn heartbeat() {
     }
 }
 
-fn open(root: &Root) -> Result<(Share, PathBuf, Option<Version>), MountFailure> {
+fn open(root: &Root, mount_dir: &Path) -> Result<(Share, PathBuf, Option<Version>), MountFailure> {
     let (path, version) = match root {
         Root::Directory(path) => (path.clone(), None),
         Root::Export(plan) => {
-            let target = private_dir().map_err(|error| {
+            let target = private_dir(mount_dir).map_err(|error| {
                 MountFailure::internal(format!("failed to set up the mount namespace of a worker: {error}"))
             })?;
             (target.clone(), Some(mount::perform(&Linux::new(), plan, &target)?))
@@ -138,11 +135,12 @@ fn open(root: &Root) -> Result<(Share, PathBuf, Option<Version>), MountFailure> 
     Ok((share, path, version))
 }
 
-/// An empty directory that no other process sees. Mounts in it end with this process.
-fn private_dir() -> io::Result<PathBuf> {
+/// An empty directory that no other process sees: on a tmpfs over `dir`, so nothing is created on the node's disk. Mounts in it
+/// end with this process.
+fn private_dir(dir: &Path) -> io::Result<PathBuf> {
     // Unmounts of the node propagate here, so that this namespace keeps no volume busy; nothing propagates back.
     sandbox::unshare(Namespaces::Mount)?;
-    let (dir, options) = (Path::new(MOUNT_DIR), ["mode=0700".to_owned(), "size=64k".to_owned()]);
+    let options = ["mode=0700".to_owned(), "size=64k".to_owned()];
     let request = MountRequest {
         source: "wharf-nfs",
         target: dir,

@@ -1,6 +1,7 @@
 //! All workers of a driver: at most one share worker per export, jobs, and node workers for single operations.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,9 +22,9 @@ use crate::mount::{self, ParsedOptions};
 use crate::server::PROBE_DEADLINE;
 use crate::share;
 
-/// How long things may take.
+/// How long things may take, and where workers mount.
 #[derive(Debug, Clone)]
-pub struct Timing {
+pub struct WorkerOptions {
     /// Name resolution and NULL call.
     pub probe: Duration,
     /// The start of a share worker: the mount.
@@ -34,9 +35,11 @@ pub struct Timing {
     pub idle: Duration,
     /// How long a shutdown waits for running requests.
     pub shutdown_grace: Duration,
+    /// The directory in which a worker mounts its export, in its own mount namespace.
+    pub mount_dir: PathBuf,
 }
 
-impl Default for Timing {
+impl Default for WorkerOptions {
     fn default() -> Self {
         Self {
             probe: PROBE_DEADLINE,
@@ -44,6 +47,7 @@ impl Default for Timing {
             kill_grace: Duration::from_secs(1),
             idle: Duration::from_secs(300),
             shutdown_grace: Duration::from_millis(400),
+            mount_dir: PathBuf::from("/tmp"),
         }
     }
 }
@@ -66,7 +70,7 @@ pub struct Workers {
 
 pub(super) struct Inner {
     pub(super) program: WorkerProgram,
-    pub(super) timing: Timing,
+    pub(super) options: WorkerOptions,
     pub(super) exports: Exports,
     pub(super) blocked: Arc<Blocked>,
     pub(super) jobs: Jobs,
@@ -81,11 +85,11 @@ type Slot = Arc<tokio::sync::Mutex<Option<Handle>>>;
 
 impl Workers {
     /// Workers that run `program` and serve `exports`. Starts nothing yet.
-    pub fn new(program: WorkerProgram, exports: Exports, timing: Timing) -> Self {
-        let blocked = Blocked::new(timing.kill_grace);
+    pub fn new(program: WorkerProgram, exports: Exports, options: WorkerOptions) -> Self {
+        let blocked = Blocked::new(options.kill_grace);
         let inner = Inner {
             program,
-            timing,
+            options,
             exports,
             blocked,
             jobs: Jobs::default(),
@@ -122,7 +126,9 @@ impl Workers {
     ) -> Result<NodeResponse, WorkerError> {
         let _running = self.inner.enter()?;
         let server = server.unwrap_or_default();
-        self.inner.admit(server, 2049)?;
+        if !request.is_cleanup() {
+            self.inner.admit(server, 2049)?;
+        }
         let subject = request.subject();
         let internal = |error: std::io::Error| WorkerError::Internal(format!("{subject}: {error}"));
         let mut process = self.inner.program.start("node", server, &self.inner.blocked).map_err(internal)?;
@@ -156,7 +162,7 @@ impl Workers {
     pub async fn shutdown(&self) {
         let inner = &self.inner;
         inner.phase.send_replace(Phase::Draining);
-        let end = Instant::now() + inner.timing.shutdown_grace;
+        let end = Instant::now() + inner.options.shutdown_grace;
         while inner.running.load(Ordering::Relaxed) > 0 && Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -212,7 +218,7 @@ impl Inner {
         {
             let (this, server) = (self.clone(), server.to_owned());
             tokio::spawn(async move {
-                servers.answers(&server, port, this.timing.probe).await;
+                servers.answers(&server, port, this.options.probe).await;
                 lock(&this.probing).remove(&server);
             });
         }
@@ -231,7 +237,7 @@ impl Inner {
             return Ok(handle.clone());
         }
         let (process, input, lines) = self.open("share", export, deadline).await?;
-        let (idle, phase) = (self.timing.idle, self.phase());
+        let (idle, phase) = (self.options.idle, self.phase());
         let handle = child::run(process, input, lines, export.clone(), idle, phase);
         *slot = Some(handle.clone());
         tracing::info!(%export, "started worker");
@@ -247,12 +253,19 @@ impl Inner {
     ) -> Result<(super::process::Process, tokio::process::ChildStdin, child::Lines), WorkerError> {
         let options = mount::controller_options(&export.options);
         let root =
-            self.exports.root(&export.server, &export.share, &options, false, self.timing.probe).await?;
+            self.exports.root(&export.server, &export.share, &options, false, self.options.probe).await?;
         let started = self.program.start(kind, &export.server, &self.blocked);
         let mut process =
             started.map_err(|error| WorkerError::Internal(format!("failed to start: {error}")))?;
-        let allowed = self.timing.start.min(deadline.saturating_duration_since(Instant::now()));
-        let opened = child::open(&mut process, root, export, Instant::now() + allowed, allowed).await;
+        let allowed = self.options.start.min(deadline.saturating_duration_since(Instant::now()));
+        let opened = child::open(
+            &mut process,
+            (root, self.options.mount_dir.clone()),
+            export,
+            Instant::now() + allowed,
+            allowed,
+        )
+        .await;
         if let (Err(WorkerError::TimedOut { .. }), Some(servers)) = (&opened, self.exports.servers()) {
             servers.timed_out(&export.server, "a mount did not finish in time");
         }
