@@ -39,6 +39,8 @@ impl Share {
         let Some(volume) = &slot.record else { return Ok(()) };
         let VolumeState::Deleting { on_delete } = volume.state else { return Ok(()) };
         self.release_directory(&volume.path, &volume.handle, on_delete)?;
+        // An earlier attempt may have stopped before this.
+        self.remove_parents(&volume.path)?;
         // A conflict means that another controller finished it.
         self.swap_record(slot, None).map(drop)
     }
@@ -74,7 +76,7 @@ impl Share {
             match self.swap_record(&slot, removing.clone())? {
                 Swap::Conflict => {}
                 Swap::Done(slot) if removing.is_some() => return self.finish_removal(&slot),
-                Swap::Done(_) => return self.remove_parents(path),
+                Swap::Done(_) => return Ok(()),
             }
         }
         Err(contended(path.as_str()))
@@ -117,8 +119,7 @@ impl Share {
     /// Moves a directory to its destination and drops its record. Can be repeated.
     pub(super) fn finish_removal(&self, slot: &Slot<DirectoryRecord>) -> Result<(), ShareError> {
         let Some(directory) = &slot.record else { return Ok(()) };
-        let DirectoryUse::Volume { state: DirectoryState::Removing { destination }, references } =
-            &directory.usage
+        let DirectoryUse::Volume { state: DirectoryState::Removing { destination }, .. } = &directory.usage
         else {
             return Ok(());
         };
@@ -128,29 +129,32 @@ impl Share {
                 self.prepare_trash(id, identity)?;
                 trash_data(id)
             }
-            Destination::Archive(path) => {
-                self.make_parents(path)?;
-                path.as_path().to_owned()
-            }
+            Destination::Archive(path) => path.as_path().to_owned(),
         };
         let path = &directory.path;
+        // The path first: another controller may move it in between.
         match (self.compare(path.as_path(), identity)?, self.compare(&target, identity)?) {
             // Moved by an earlier attempt; what is at the path now is not the volume's.
             (_, Found::Same) => {}
             (Found::Missing, _) => tracing::warn!(%path, "directory of deleted volume does not exist"),
             (Found::Other, _) => return Err(wrong_directory(path)),
-            (Found::Same, Found::Other) => {
-                let Destination::Archive(taken) = destination else { return Err(wrong_directory(path)) };
-                // Someone created the archive's name by hand: choose another one.
-                let handle = references.first().map(String::as_str).unwrap_or_default();
-                let destination = Destination::Archive(self.claim_archive_other_than(path, handle, taken)?);
-                let usage = with_state(&directory.usage, DirectoryState::Removing { destination });
-                return match self.swap_record(slot, Some(DirectoryRecord { usage, ..directory.clone() }))? {
-                    Swap::Done(slot) => self.finish_removal(&slot),
-                    Swap::Conflict => Err(contended(path.as_str())),
-                };
+            (Found::Same, Found::Other) => match destination {
+                Destination::Trash(_) => return Err(wrong_directory(path)),
+                // Someone created the archive's name by hand.
+                Destination::Archive(taken) => return self.archive_elsewhere(slot, taken),
+            },
+            (Found::Same, Found::Missing) => {
+                if let Destination::Archive(archive) = destination {
+                    match self.make_parents(archive) {
+                        // A parent of the archive became a volume or an archive.
+                        Err(error) if error.kind == ErrorKind::Invalid => {
+                            return self.archive_elsewhere(slot, archive);
+                        }
+                        made => made?,
+                    }
+                }
+                self.move_away(path, identity, &target)?;
             }
-            (Found::Same, Found::Missing) => self.move_away(path, identity, &target)?,
         }
         if let Destination::Archive(archive) = destination {
             self.record_archive(archive, identity)?;
@@ -201,28 +205,36 @@ impl Share {
         Err(contended(path.as_str()))
     }
 
-    fn claim_archive_other_than(
-        &self,
-        path: &SharePath,
-        handle: &str,
-        taken: &SharePath,
-    ) -> Result<SharePath, ShareError> {
-        let slot = self.read_record::<DirectoryRecord>(taken.as_str())?;
-        if matches!(
-            slot.record,
-            Some(DirectoryRecord { usage: DirectoryUse::Archive { .. }, identity: None, .. })
-        ) {
-            self.swap_record(&slot, None)?;
+    /// Chooses another name for an archive that cannot be used, and goes on.
+    fn archive_elsewhere(&self, slot: &Slot<DirectoryRecord>, taken: &SharePath) -> Result<(), ShareError> {
+        let Some(directory) = &slot.record else { return Ok(()) };
+        let DirectoryUse::Volume { references, .. } = &directory.usage else { return Ok(()) };
+        let handle = references.first().map(String::as_str).unwrap_or_default();
+        let claim = self.read_record::<DirectoryRecord>(taken.as_str())?;
+        let unused = DirectoryUse::Archive { handle: handle.to_owned() };
+        if claim.record.as_ref().is_some_and(|record| record.usage == unused && record.identity.is_none()) {
+            self.swap_record(&claim, None)?;
         }
-        let archive = archive_path(path, &self.new_id()?);
-        match self.claim_archive_path(&archive, handle)? {
-            true => Ok(archive),
-            false => Err(contended(path.as_str())),
+        let archive = archive_path(&directory.path, &self.new_id()?);
+        if !self.claim_archive_path(&archive, handle)? {
+            return Err(contended(directory.path.as_str()));
+        }
+        let destination = Destination::Archive(archive);
+        let usage = with_state(&directory.usage, DirectoryState::Removing { destination });
+        match self.swap_record(slot, Some(DirectoryRecord { usage, ..directory.clone() }))? {
+            Swap::Done(slot) => self.finish_removal(&slot),
+            Swap::Conflict => Err(contended(directory.path.as_str())),
         }
     }
 
     /// Reserves one name for an archived directory; false if it is taken. A repeat gets the name it reserved before.
     fn claim_archive_path(&self, archive: &SharePath, handle: &str) -> Result<bool, ShareError> {
+        for parent in archive.parents() {
+            let parent = self.read_record::<DirectoryRecord>(parent.as_str())?;
+            if parent.record.is_some_and(|record| record.usage != DirectoryUse::Parent) {
+                return Ok(false);
+            }
+        }
         let slot = self.read_record::<DirectoryRecord>(archive.as_str())?;
         if self.stat(archive.as_path())?.is_some() {
             return Ok(false);

@@ -152,7 +152,9 @@ impl Share {
     ) -> Result<(), ShareError> {
         let (path, data) = (volume.path.as_path(), staged(staging));
         let Some(directory) = slot.record.clone() else { return Ok(()) };
-        match (self.compare(path, identity)?, self.compare(&data, identity)?) {
+        // The staged one first: another controller may rename it in between.
+        let (at_data, at_path) = (self.compare(&data, identity)?, self.compare(path, identity)?);
+        match (at_path, at_data) {
             (Found::Missing, Found::Same) => {
                 let renamed = self.files.rename(&data, path);
                 match self.compare(path, identity)? {
@@ -199,13 +201,23 @@ impl Share {
 
     /// Makes sure that the directories above a path exist, and that none of them is a volume.
     pub(super) fn make_parents(&self, path: &SharePath) -> Result<(), ShareError> {
-        for parent in path.parents() {
-            self.make_parent(path, &parent)?;
+        for _ in 0..ATTEMPTS {
+            let mut complete = true;
+            for parent in path.parents() {
+                complete = self.make_parent(path, &parent)?;
+                if !complete {
+                    break;
+                }
+            }
+            if complete {
+                return Ok(());
+            }
         }
-        Ok(())
+        Err(contended(path.as_str()))
     }
 
-    fn make_parent(&self, path: &SharePath, parent: &SharePath) -> Result<(), ShareError> {
+    /// Makes one parent; false if its own parent was removed meanwhile.
+    fn make_parent(&self, path: &SharePath, parent: &SharePath) -> Result<bool, ShareError> {
         let record = |origin, identity| {
             Some(DirectoryRecord { path: parent.clone(), origin, identity, usage: DirectoryUse::Parent })
         };
@@ -218,7 +230,7 @@ impl Share {
                 },
                 Some(DirectoryRecord { usage: DirectoryUse::Parent, identity: Some(identity), .. }) => {
                     match (self.compare(parent.as_path(), identity)?, self.stat(parent.as_path())?) {
-                        (Found::Same, _) => return Ok(()),
+                        (Found::Same, _) => return Ok(true),
                         (_, Some(entry)) => {
                             record(Origin::Existing, Some(existing_directory(parent, &entry)?))
                         }
@@ -229,7 +241,7 @@ impl Share {
                 Some(DirectoryRecord { usage: DirectoryUse::Parent, identity: None, .. }) => {
                     match self.create_parent(parent)? {
                         Some(identity) => record(Origin::Created, Some(identity)),
-                        None => record(Origin::Created, None),
+                        None => return Ok(false),
                     }
                 }
                 Some(DirectoryRecord {
@@ -258,6 +270,7 @@ impl Share {
     fn create_parent(&self, parent: &SharePath) -> Result<Option<DirectoryIdentity>, ShareError> {
         match self.files.create_dir(parent.as_path()) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             created => created.during("create the parent directory", parent.as_str())?,
         }
         let Some(entry) = self.stat(parent.as_path())? else { return Ok(None) };
@@ -284,6 +297,10 @@ impl Share {
     pub(super) fn remove_parents(&self, path: &SharePath) -> Result<(), ShareError> {
         for parent in path.parents().into_iter().rev() {
             let slot = self.read_record::<DirectoryRecord>(parent.as_str())?;
+            if slot.record.is_none() && self.stat(parent.as_path())?.is_none() {
+                // Removed by an attempt that stopped before the next one.
+                continue;
+            }
             let Some(DirectoryRecord {
                 usage: DirectoryUse::Parent,
                 origin: Origin::Created,
