@@ -31,7 +31,7 @@ fn mknod(path: &Path, kind: FileType, device: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     // B16
     #[test]
