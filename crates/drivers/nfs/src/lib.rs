@@ -8,6 +8,7 @@ pub mod archive;
 pub mod controller;
 pub mod copy;
 pub mod handle;
+pub mod mount;
 pub mod node;
 pub mod options;
 pub mod parameters;

@@ -1,0 +1,170 @@
+//! The requests that a share serves and their responses: one JSON object each on the worker's pipes.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use wharf_driver::backend::VolumeContentSource;
+
+use super::ShareError;
+use crate::parameters::OnDelete;
+use crate::path::SharePath;
+
+/// One operation on a share.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Request {
+    /// Creates a volume, or finds the one that an earlier request created.
+    CreateVolume(CreateVolume),
+    /// Deletes a volume.
+    DeleteVolume(DeleteVolume),
+    /// Reads a volume.
+    GetVolume(GetVolume),
+    /// Records a new size.
+    ExpandVolume(ExpandVolume),
+    /// Reads the size of the share.
+    Capacity,
+    /// Finishes or undoes what a crash left.
+    Recover,
+    /// Removes deleted data.
+    PurgeTrash(PurgeTrash),
+    /// Writes the record of a volume that another driver created.
+    Adopt(Adopt),
+}
+
+/// The result of a [`Request`], with the variant of the same name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Response {
+    /// The volume.
+    CreateVolume(Result<VolumeInfo, ShareError>),
+    /// Nothing: the volume is gone, or was never ours.
+    DeleteVolume(Result<(), ShareError>),
+    /// The volume; `None` if there is no record of it.
+    GetVolume(Result<Option<VolumeInfo>, ShareError>),
+    /// The volume with its new size.
+    ExpandVolume(Result<VolumeInfo, ShareError>),
+    /// The size of the share.
+    Capacity(Result<CapacityInfo, ShareError>),
+    /// The number of objects that were finished, undone or removed.
+    Recover(Result<u64, ShareError>),
+    /// Whether the trash is empty now.
+    PurgeTrash(Result<bool, ShareError>),
+    /// The volume.
+    Adopt(Result<VolumeInfo, ShareError>),
+}
+
+/// Creates a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CreateVolume {
+    /// The volume handle: the identity of the volume.
+    pub handle: String,
+    /// The name of the CSI request.
+    pub name: String,
+    /// The volume's directory.
+    pub path: SharePath,
+    /// The requested size in bytes; 0 if none was requested.
+    pub size: u64,
+    /// The largest acceptable size.
+    pub limit: Option<u64>,
+    /// The volume context. Requests with the same handle must have the same context.
+    pub context: BTreeMap<String, String>,
+    /// The mount options of the class, for later calls that have none.
+    pub options: Vec<String>,
+    /// What DeleteVolume does, if the class says it.
+    pub on_delete: Option<OnDelete>,
+    /// The content source.
+    pub source: Option<VolumeContentSource>,
+    /// The mode of a new directory.
+    pub mode: Option<u32>,
+    /// The owner of a new directory.
+    pub uid: Option<u32>,
+    /// The group of a new directory.
+    pub gid: Option<u32>,
+}
+
+/// Deletes a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeleteVolume {
+    /// The volume handle.
+    pub handle: String,
+    /// What to do with a volume whose class does not say it.
+    pub default_on_delete: OnDelete,
+}
+
+/// Reads a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GetVolume {
+    /// The volume handle.
+    pub handle: String,
+}
+
+/// Records a new size.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExpandVolume {
+    /// The volume handle.
+    pub handle: String,
+    /// The new size in bytes; a smaller one than the current size changes nothing.
+    pub size: u64,
+}
+
+/// Removes deleted data, up to a number of entries, so that one call ends by its deadline.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PurgeTrash {
+    /// The maximum number of files and directories to remove.
+    pub max_entries: u64,
+}
+
+/// Writes the record of a volume that csi-driver-nfs or nfs-subdir-external-provisioner created.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Adopt {
+    /// The volume handle, as in the PersistentVolume.
+    pub handle: String,
+    /// The name of the PersistentVolume.
+    pub name: String,
+    /// The volume's directory. It must exist.
+    pub path: SharePath,
+    /// The size of the PersistentVolume in bytes.
+    pub size: u64,
+    /// The volume attributes of the PersistentVolume.
+    pub context: BTreeMap<String, String>,
+    /// The mount options of the PersistentVolume.
+    pub options: Vec<String>,
+    /// What DeleteVolume does; `None` for the driver's default.
+    pub on_delete: Option<OnDelete>,
+}
+
+/// A volume that has a record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeInfo {
+    /// The volume handle.
+    pub handle: String,
+    /// The volume's directory.
+    pub path: SharePath,
+    /// The recorded size in bytes; 0 if none was requested. Not enforced.
+    pub size: u64,
+    /// The volume context.
+    pub context: BTreeMap<String, String>,
+    /// The mount options of its class.
+    pub options: Vec<String>,
+    /// The content source.
+    pub source: Option<VolumeContentSource>,
+    /// Whether the recorded directory is at its path.
+    pub present: bool,
+}
+
+/// The size of a share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CapacityInfo {
+    /// Total bytes.
+    pub total: u64,
+    /// Bytes available to unprivileged users.
+    pub available: u64,
+}

@@ -1,0 +1,146 @@
+//! An open share: its file operations and where its own files are.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::error::During as _;
+use super::files::{LinuxFiles, ShareFiles};
+use super::record::{Envelope, ShareRecord, VERSION, to_bytes};
+use super::{ErrorKind, Request, Response, ShareError};
+use crate::path::RECORDS;
+
+/// What a share takes from the process: randomness and limits.
+#[derive(Clone)]
+pub struct ShareEnvironment {
+    /// Returns a new random ID: a UUID.
+    pub new_id: Arc<dyn Fn() -> Result<String, ShareError> + Send + Sync>,
+    /// How old something unfinished must be before recovery takes it for abandoned. Longer than any request runs.
+    pub grace: Duration,
+}
+
+impl Default for ShareEnvironment {
+    /// Random UUIDs, and one hour.
+    fn default() -> Self {
+        let new_id = || {
+            wharf_linux::random_uuid().map_err(|error| {
+                ShareError::new(ErrorKind::Internal, format!("failed to read a random UUID: {error}"))
+            })
+        };
+        Self { new_id: Arc::new(new_id), grace: Duration::from_secs(3600) }
+    }
+}
+
+/// An open share.
+pub struct Share {
+    pub(super) files: Arc<dyn ShareFiles>,
+    pub(super) environment: ShareEnvironment,
+}
+
+impl Share {
+    /// Opens the share that is mounted at `root`. Creates nothing.
+    pub fn open(root: &Path, environment: ShareEnvironment) -> Result<Self, ShareError> {
+        let files = LinuxFiles::open(root).during("open the root of the share", "")?;
+        Ok(Self::with_files(Arc::new(files), environment))
+    }
+
+    /// A share with these file operations.
+    pub fn with_files(files: Arc<dyn ShareFiles>, environment: ShareEnvironment) -> Self {
+        Self { files, environment }
+    }
+
+    /// Serves one request.
+    pub fn handle(&self, request: Request) -> Response {
+        match request {
+            Request::CreateVolume(request) => Response::CreateVolume(self.create_volume(&request)),
+            Request::DeleteVolume(request) => Response::DeleteVolume(self.delete_volume(&request)),
+            Request::GetVolume(request) => Response::GetVolume(self.get_volume(&request.handle)),
+            Request::ExpandVolume(request) => Response::ExpandVolume(self.expand_volume(&request)),
+            Request::Capacity => Response::Capacity(self.capacity()),
+            Request::Recover => Response::Recover(self.recover()),
+            Request::PurgeTrash(request) => Response::PurgeTrash(self.purge_trash(&request)),
+            Request::Adopt(request) => Response::Adopt(self.adopt(&request)),
+        }
+    }
+
+    /// The file operations.
+    pub fn files(&self) -> &dyn ShareFiles {
+        &*self.files
+    }
+
+    pub(super) fn new_id(&self) -> Result<String, ShareError> {
+        (self.environment.new_id)()
+    }
+
+    /// Creates `.wharf` and its directories, if they do not exist. Only operations that create something call it, so a share
+    /// on which the driver has nothing is never written to.
+    pub(super) fn ensure_records(&self) -> Result<(), ShareError> {
+        let share = own(["share.json"]);
+        if self.has_records()? {
+            return Ok(());
+        }
+        self.ensure_dir(&own([]))?;
+        for name in ["volumes", "directories", "staging", "trash", "tmp", "snapshots", "jobs"] {
+            self.ensure_dir(&own([name]))?;
+        }
+        let record = ShareRecord { uuid: self.new_id()? };
+        let key = "share".to_owned();
+        let envelope = Envelope { version: VERSION, write: record.uuid.clone(), key, record: Some(record) };
+        self.publish(&to_bytes(&envelope), &share).map(drop)
+    }
+
+    /// Whether the driver has records on this share.
+    pub(super) fn has_records(&self) -> Result<bool, ShareError> {
+        Ok(self.files.stat(&own(["share.json"])).during("read", "the share's record")?.is_some())
+    }
+
+    /// The server's clock: ages of files are compared with it, since clocks of controllers differ.
+    pub(super) fn server_time(&self) -> Result<SystemTime, ShareError> {
+        let probe = own(["tmp", &self.new_id()?]);
+        match self.files.create_file(&probe, b"") {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            created => created.during("create", "a file to read the server's clock")?,
+        }
+        let entry = self.files.stat(&probe).during("read", "the server's clock")?;
+        self.remove(&probe)?;
+        entry.map(|entry| entry.modified).ok_or_else(|| {
+            ShareError::new(
+                ErrorKind::Unavailable,
+                "failed to read the server's clock: the file is gone; try again",
+            )
+        })
+    }
+
+    /// Whether one of the driver's own files was last changed before the grace period. A missing one is not abandoned.
+    pub(super) fn is_abandoned(&self, path: &Path, now: SystemTime) -> Result<bool, ShareError> {
+        let entry = self.files.stat(path).during("read", &path.display().to_string())?;
+        Ok(entry.is_some_and(|entry| entry.modified + self.environment.grace <= now))
+    }
+
+    /// Creates one of the driver's own directories; an existing one is success.
+    pub(super) fn ensure_dir(&self, dir: &Path) -> Result<(), ShareError> {
+        let object = dir.display().to_string();
+        match self.files.create_dir(dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                let entry = self.files.stat(dir).during("read", &object)?;
+                match entry.map(|entry| entry.kind) {
+                    Some(super::files::EntryKind::Directory) => Ok(()),
+                    _ => Err(ShareError::new(
+                        ErrorKind::Precondition,
+                        format!(
+                            "{object} is not a directory: move it away, the driver keeps its records there"
+                        ),
+                    )),
+                }
+            }
+            created => created.during("create", &object),
+        }
+    }
+}
+
+/// A path in `.wharf`.
+pub(super) fn own<const N: usize>(parts: [&str; N]) -> PathBuf {
+    let mut path = PathBuf::from(RECORDS);
+    path.extend(parts);
+    path
+}
