@@ -262,6 +262,25 @@ fn nfs_manifest_has_csi_driver_nfss_names_and_minimal_permissions() {
     }
 }
 
+/// Help is printed only if the arguments before it are valid.
+#[test]
+fn nfs_manifest_flags_are_accepted() {
+    let objects = objects("nfs.yaml");
+    for kind in ["Deployment", "DaemonSet"] {
+        for container in one(&objects, kind)["spec"]["template"]["spec"]["containers"].as_array().expect(kind)
+        {
+            let arguments = texts(&container["args"]);
+            let output = Command::new(env!("CARGO_BIN_EXE_wharf"))
+                .args(&arguments)
+                .arg("--help")
+                .output()
+                .expect("start");
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(0), "{arguments:?}: {stderr}");
+        }
+    }
+}
+
 /// The value of a key that the unit must set exactly once.
 fn setting(unit: &str, key: &str) -> String {
     let value = |line: &str| Some(line.strip_prefix(key)?.strip_prefix('=')?.trim().to_owned());

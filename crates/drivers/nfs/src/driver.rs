@@ -6,6 +6,7 @@ use std::sync::Arc;
 use wharf_driver::{Driver, DriverNameError, Endpoint, NodeInfo, ServeError, ServeOptions};
 
 use crate::node::{NodeMounts, NodeOptions};
+use crate::server::Servers;
 use crate::worker::{Exports, WorkerOptions, WorkerProgram, Workers};
 
 /// IDs of csi-driver-nfs contain server, share and directory, so they can be longer than CSI's 128 bytes.
@@ -26,6 +27,20 @@ pub struct Config {
     pub workers: WorkerOptions,
     /// Settings of the node service.
     pub node: NodeOptions,
+}
+
+impl Config {
+    /// The driver under its usual name on this node, with real servers and default settings.
+    pub fn new(node_id: &str) -> Self {
+        Self {
+            driver_name: crate::DRIVER_NAME.to_owned(),
+            node_id: node_id.to_owned(),
+            exports: Exports::Servers(Arc::new(Servers::default())),
+            program: WorkerProgram::default(),
+            workers: WorkerOptions::default(),
+            node: NodeOptions::default(),
+        }
+    }
 }
 
 /// A driver with its workers.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use super::external_driver::{ClassOptions, DriverOptions};
+
 /// `server:/share`, as mount(8) writes it; an IPv6 address in brackets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NfsExport {
@@ -11,8 +13,16 @@ pub(super) struct NfsExport {
 }
 
 impl NfsExport {
-    /// The parameters of its StorageClass.
-    pub(super) fn parameters(&self) -> BTreeMap<String, String> {
+    /// How its driver is served: classes named `nfs` with the export as parameters.
+    pub(super) fn driver_options(&self) -> DriverOptions {
+        DriverOptions {
+            fs_group_policy: Some("File".to_owned()),
+            class: Some(ClassOptions { name: "nfs".to_owned(), parameters: self.parameters() }),
+            ..DriverOptions::default()
+        }
+    }
+
+    fn parameters(&self) -> BTreeMap<String, String> {
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         BTreeMap::from([pair("server", &self.server), pair("share", &self.share)])
     }
@@ -22,15 +32,24 @@ impl FromStr for NfsExport {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is not an export: use SERVER:/SHARE, such as nas.example.com:/export");
+        let wrong =
+            || format!("{text:?} is not an export: use SERVER:/SHARE, such as nas.example.com:/export");
         let (server, share) = match text.strip_prefix('[') {
             Some(rest) => rest.split_once("]:").ok_or_else(wrong)?,
             None => text.split_once(':').ok_or_else(wrong)?,
         };
         let address = server.parse::<std::net::Ipv6Addr>().is_ok() == text.starts_with('[');
-        let valid = |part: &str| !part.contains(['#', ',', '\\']) && !part.chars().any(|c| c.is_whitespace() || c.is_control());
+        let valid = |part: &str| {
+            !part.contains(['#', ',', '\\']) && !part.chars().any(|c| c.is_whitespace() || c.is_control())
+        };
         let beneath = share.starts_with('/') && share.split('/').all(|part| part != "..");
-        match !server.is_empty() && !server.contains('/') && address && beneath && valid(server) && valid(share) {
+        match !server.is_empty()
+            && !server.contains('/')
+            && address
+            && beneath
+            && valid(server)
+            && valid(share)
+        {
             true => Ok(Self { server: server.to_owned(), share: share.to_owned() }),
             false => Err(wrong()),
         }
@@ -53,7 +72,16 @@ mod tests {
             assert_eq!(export.parameters(), BTreeMap::from(expected), "{text}");
         }
         for wrong in [
-            "", "nas", "nas:export", ":/export", "fd00::1:/a", "[nas]:/a", "nas:/a/../b", "nas:/a#b", "nas:/a b", "a/b:/c",
+            "",
+            "nas",
+            "nas:export",
+            ":/export",
+            "fd00::1:/a",
+            "[nas]:/a",
+            "nas:/a/../b",
+            "nas:/a#b",
+            "nas:/a b",
+            "a/b:/c",
         ] {
             assert!(wrong.parse::<NfsExport>().is_err(), "{wrong}");
         }

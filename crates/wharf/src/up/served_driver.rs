@@ -107,7 +107,10 @@ fn objects_for(info: &DriverInfo, options: &DriverOptions) -> Vec<objects::Initi
         false => {}
     }
     if info.capabilities.create_delete_snapshot {
-        objects.push(objects::snapshot_class(if local { "local" } else { objects::class_name(&info.name, options) }, &info.name));
+        objects.push(objects::snapshot_class(
+            if local { "local" } else { objects::class_name(&info.name, options) },
+            &info.name,
+        ));
     }
     objects
 }
