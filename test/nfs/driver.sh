@@ -40,6 +40,8 @@ RETRY=120
 retry() {
   local end=$((SECONDS + RETRY)) out
   until out=$("$@" 2>&1); do
+    # What no repetition changes.
+    case $out in INVALID_ARGUMENT* | UNIMPLEMENTED* | ALREADY_EXISTS*) end=0 ;; esac
     [ "$SECONDS" -lt "$end" ] || {
       printf '%s\n' "$out"
       return 1

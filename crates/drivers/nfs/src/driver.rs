@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use wharf_driver::{Driver, DriverNameError, Endpoint, NodeInfo, ServeError, ServeOptions};
 
+use crate::controller::{Controller, ControllerOptions};
 use crate::node::{NodeMounts, NodeOptions};
 use crate::server::Servers;
 use crate::worker::{Exports, WorkerOptions, WorkerProgram, Workers};
@@ -25,6 +26,8 @@ pub struct Config {
     pub program: WorkerProgram,
     /// Deadlines of workers, and where they mount.
     pub workers: WorkerOptions,
+    /// Settings of the controller service.
+    pub controller: ControllerOptions,
     /// Settings of the node service.
     pub node: NodeOptions,
 }
@@ -38,6 +41,7 @@ impl Config {
             exports: Exports::Servers(Arc::new(Servers::default())),
             program: WorkerProgram::default(),
             workers: WorkerOptions::default(),
+            controller: ControllerOptions::default(),
             node: NodeOptions::default(),
         }
     }
@@ -51,12 +55,18 @@ pub struct NfsDriver {
 
 /// Builds the driver: controller and node service in one process, as csi-driver-nfs.
 pub fn driver(config: Config) -> Result<NfsDriver, DriverNameError> {
-    let Config { driver_name, node_id, exports, program, workers, node } = config;
+    let Config { driver_name, node_id, exports, program, workers, controller, node } = config;
     let workers = Workers::new(program, exports, workers);
+    let controller = Arc::new(Controller::new(Arc::new(workers.clone()), None, controller));
     let mounts = Arc::new(NodeMounts::new(workers.clone(), node));
     let (blocked, lazy, unreachable) = (workers.clone(), mounts.clone(), workers.exports().clone());
     let driver = Driver::new(&driver_name, env!("CARGO_PKG_VERSION"))?
         .max_id_length(MAX_ID)
+        .volumes(controller.clone())
+        .clones(controller.clone())
+        .expansion(controller.clone())
+        .capacity(controller.clone())
+        .health(controller)
         .target_node(mounts, NodeInfo { node_id, max_volumes: 0 })
         .gauge(
             "wharf_nfs_workers_blocked",

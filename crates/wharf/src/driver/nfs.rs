@@ -9,7 +9,9 @@ use anyhow::{Context as _, bail};
 use wharf_csi::Endpoint;
 use wharf_driver::ServeOptions;
 use wharf_driver_nfs::Config;
+use wharf_driver_nfs::controller::ControllerOptions;
 use wharf_driver_nfs::node::{InlineVolumes, NodeOptions};
+use wharf_driver_nfs::parameters::OnDelete;
 use wharf_driver_nfs::server::Servers;
 use wharf_driver_nfs::worker::{Exports, WorkerOptions, WorkerProgram};
 
@@ -122,12 +124,17 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     }
     let stop = stop_signal()?;
     let node_id = node_id(args.nodeid)?;
+    let on_delete = OnDelete::parse(&args.default_ondelete_policy).context("--default-ondelete-policy")?;
     let config = Config {
         driver_name: args.drivername,
         node_id,
         exports: Exports::Servers(Arc::new(Servers::default())),
         program: WorkerProgram::default(),
         workers: WorkerOptions { mount_dir: args.working_mount_dir, ..WorkerOptions::default() },
+        controller: ControllerOptions {
+            default_on_delete: on_delete.unwrap_or(OnDelete::Delete),
+            ..ControllerOptions::default()
+        },
         node: NodeOptions {
             mount_permissions: Some(args.mount_permissions).filter(|mode| *mode > 0),
             inline: InlineVolumes::allow(args.enable_inline_volumes.iter().map(String::as_str)),
