@@ -15,7 +15,7 @@ check() {
   else
     failed=$((failed + 1))
     printf 'FAILED  %-80s %6d ms, status %d: %s\n' "$name" "$took" "$status" "$*"
-    sed 's/^/        /' /run/check.out | tail -n 20
+    sed 's/^/        /' /run/check.out | tail -n 12
   fi
   return 0
 }

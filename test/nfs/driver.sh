@@ -61,17 +61,18 @@ create() {
   shift 2
   mapfile -t arguments < <(class)
   retry csi "$node" --output json volume create "$name" --size 1GiB "${arguments[@]}" "$@" >"/run/volume-$name.json" ||
-    { cat "/run/volume-$name.json" && return 1; }
+    { cat "/run/volume-$name.json" && : >"/run/volume-$name.json" && return 1; }
   [ -n "$(handle "$name")" ]
 }
-json() { python3 -c 'import json, sys
+# A file that an earlier failure left empty has no fields, and so no directory: nothing is compared with it by mistake.
+json() { [ ! -s "$1" ] || python3 -c 'import json, sys
 value = json.load(open(sys.argv[1]))
 for key in sys.argv[2:]: value = value[key]
 print(value if not isinstance(value, dict) else "\n".join(f"{k}={v}" for k, v in value.items()))' "$@"; }
 handle() { json "/run/volume-$1.json" volume_id; }
 context() { json "/run/volume-$1.json" volume_context | sed 's/^/--context\n/'; }
 # The key subDir may be in any case.
-directory() { json "/run/volume-$1.json" volume_context | awk -F= 'tolower($1) == "share" { share = $2 } tolower($1) == "subdir" { dir = $2 } END { print "/srv" share "/" dir }'; }
+directory() { json "/run/volume-$1.json" volume_context | awk -F= 'tolower($1) == "share" { share = $2 } tolower($1) == "subdir" { dir = $2 } END { print dir ? "/srv" share "/" dir : "/nonexistent" }'; }
 
 # publish NODE NAME: mounts the volume at `target NODE NAME`.
 target() { printf '/run/pods/%s/%s\n' "$1" "$2"; }
@@ -92,7 +93,7 @@ snapshot() {
   local node=$1 name=$2 volume=$3
   shift 3
   retry csi "$node" --output json snapshot create "$name" --volume "$(handle "$volume")" "$@" >"/run/snapshot-$name.json" ||
-    { cat "/run/snapshot-$name.json" && return 1; }
+    { cat "/run/snapshot-$name.json" && : >"/run/snapshot-$name.json" && return 1; }
 }
 snapshot_handle() { json "/run/snapshot-$1.json" snapshot_id; }
 

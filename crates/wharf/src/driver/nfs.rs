@@ -62,8 +62,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR", default_value = "/tmp")]
     working_mount_dir: PathBuf,
     /// What DeleteVolume does with the directory of a volume whose class does not set onDelete: delete, retain or archive
-    #[arg(long, value_name = "POLICY", default_value = "", hide_default_value = true)]
-    default_ondelete_policy: String,
+    #[arg(long, value_name = "POLICY", default_value = "", hide_default_value = true, value_parser = parse_on_delete)]
+    default_ondelete_policy: OnDelete,
     /// Minutes for which the usage of a volume is served from memory
     #[arg(long, value_name = "MINUTES", default_value_t = 10, allow_negative_numbers = true)]
     vol_stats_cache_expire_in_minutes: i64,
@@ -124,7 +124,6 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     }
     let stop = stop_signal()?;
     let node_id = node_id(args.nodeid)?;
-    let on_delete = OnDelete::parse(&args.default_ondelete_policy).context("--default-ondelete-policy")?;
     let config = Config {
         driver_name: args.drivername,
         node_id,
@@ -132,7 +131,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         program: WorkerProgram::default(),
         workers: WorkerOptions { mount_dir: args.working_mount_dir, ..WorkerOptions::default() },
         controller: ControllerOptions {
-            default_on_delete: on_delete.unwrap_or(OnDelete::Delete),
+            default_on_delete: args.default_ondelete_policy,
             ..ControllerOptions::default()
         },
         node: NodeOptions {
@@ -172,6 +171,11 @@ fn parse_endpoint(text: &str) -> anyhow::Result<Endpoint> {
         Some(path) if !path.is_empty() && !path.starts_with('/') => Ok(format!("unix:///{path}").parse()?),
         _ => Ok(text.parse()?),
     }
+}
+
+/// Empty means delete.
+fn parse_on_delete(text: &str) -> anyhow::Result<OnDelete> {
+    Ok(OnDelete::parse(text)?.unwrap_or_default())
 }
 
 /// A number as in Go: octal with a leading 0, else decimal.
