@@ -18,6 +18,9 @@ const DEFAULT_ACL: &CStr = c"system.posix_acl_default";
 /// The largest value of an extended attribute that Linux allows.
 const XATTR_SIZE_MAX: usize = 64 << 10;
 
+/// Names and values of extended attributes, in the order of the names.
+pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// The attributes to give to a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Attributes {
@@ -29,8 +32,7 @@ pub(crate) struct Attributes {
     pub(crate) atime: (i64, u32),
     /// Time of last modification.
     pub(crate) mtime: (i64, u32),
-    /// Names and values, in the order of the names.
-    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) xattrs: Xattrs,
 }
 
 /// What could not be kept, and why.
@@ -142,7 +144,7 @@ fn apply_nfs4_acl(file: BorrowedFd<'_>, acl: &[u8]) -> io::Result<()> {
 }
 
 /// Reads the extended attributes that a copy keeps.
-pub(crate) fn read_xattrs(file: BorrowedFd<'_>) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+pub(crate) fn read_xattrs(file: BorrowedFd<'_>) -> io::Result<Xattrs> {
     let mut list = Vec::with_capacity(1 << 10);
     loop {
         list.clear();
