@@ -54,7 +54,7 @@ impl Share {
         match request {
             Request::CreateVolume(request) => Response::CreateVolume(self.create_volume(&request)),
             Request::DeleteVolume(request) => Response::DeleteVolume(self.delete_volume(&request)),
-            Request::GetVolume(request) => Response::GetVolume(self.get_volume(&request.handle)),
+            Request::GetVolume(request) => Response::GetVolume(self.get_volume(&request)),
             Request::ExpandVolume(request) => Response::ExpandVolume(self.expand_volume(&request)),
             Request::Capacity => Response::Capacity(self.capacity()),
             Request::Recover => Response::Recover(self.recover()),
