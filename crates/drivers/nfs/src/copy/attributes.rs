@@ -191,8 +191,11 @@ pub(crate) fn remove_inherited_acls(dir: impl AsFd) -> io::Result<()> {
 }
 
 /// Which extended attributes a copy keeps: data of users, ACLs and file capabilities. Security labels are left to the
-/// policy of the place.
+/// policy of the place, and the ID of a volume's directory belongs to that directory alone.
 pub(crate) fn is_kept(name: &[u8]) -> bool {
+    if name == crate::share::files::ID_XATTR.as_bytes() {
+        return false;
+    }
     let kept = [ACCESS_ACL.to_bytes(), DEFAULT_ACL.to_bytes(), NFS4_ACL, b"security.capability"];
     name.starts_with(b"user.") || name.starts_with(b"trusted.") || kept.contains(&name)
 }
@@ -203,8 +206,9 @@ mod tests {
 
     #[test]
     fn user_attributes_acls_and_capabilities_are_kept_and_labels_are_not() {
-        let table: [(&[u8], bool); 8] = [
+        let table: [(&[u8], bool); 9] = [
             (b"user.a", true),
+            (b"user.wharf.id", false),
             (b"trusted.a", true),
             (b"system.posix_acl_access", true),
             (b"system.posix_acl_default", true),

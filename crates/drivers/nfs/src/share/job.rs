@@ -39,7 +39,10 @@ impl Share {
     pub(super) fn job_result(&self, job: &JobKey) -> Result<CompleteJob, ShareError> {
         let in_progress = |percent: Option<u8>| {
             let done = percent.map(|percent| format!(", {percent} % done")).unwrap_or_default();
-            ShareError::new(ErrorKind::InProgress { percent }, format!("the copy for {job} is in progress{done}"))
+            ShareError::new(
+                ErrorKind::InProgress { percent },
+                format!("the copy for {job} is in progress{done}"),
+            )
         };
         let slot = self.read_record::<JobRecord>(&job.to_string())?;
         match slot.record.clone() {
@@ -116,7 +119,11 @@ impl Share {
     }
 
     /// Records the end of a job. The staging directory of a job that failed, or was lost meanwhile, is discarded.
-    pub(super) fn end_job(&self, job: &OwnedJob, result: Result<JobResult, ShareError>) -> Result<(), ShareError> {
+    pub(super) fn end_job(
+        &self,
+        job: &OwnedJob,
+        result: Result<JobResult, ShareError>,
+    ) -> Result<(), ShareError> {
         let slot = job.slot.borrow().clone();
         let Some(record) = slot.record.clone() else { return Ok(()) };
         let attempt = job.attempt.clone();
@@ -195,7 +202,9 @@ mod tests {
     fn heartbeat_is_late_after_the_limit_and_never_in_the_future() {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let limit = Duration::from_secs(60);
-        for (heartbeat, now, late) in [(100, 100, false), (100, 159, false), (100, 160, true), (200, 100, false)] {
+        for (heartbeat, now, late) in
+            [(100, 100, false), (100, 159, false), (100, 160, true), (200, 100, false)]
+        {
             assert_eq!(is_late(at(heartbeat), at(now), limit), late, "{heartbeat} {now}");
         }
     }

@@ -12,13 +12,12 @@ use super::files::EntryKind;
 use super::job::{OwnedJob, in_staging};
 use super::record::{VolumeRecord, VolumeState};
 use super::root::own;
-use super::snapshot_record::{
-    JobKey, JobResult, SnapshotFormat, SnapshotRecord, SnapshotState,
-};
+use super::snapshot_record::{JobKey, JobResult, SnapshotFormat, SnapshotRecord, SnapshotState};
+use super::snapshot_upstream::{archive_path, safe_handle};
 use super::{ErrorKind, Share, ShareError};
 use crate::archive::{self, ArchiveFormat, UnpackOptions};
 use crate::copy::{self, CopyError, CopyOptions, CopyReport, Progress};
-use crate::handle::{SnapshotHandle, VolumeHandle};
+use crate::handle::VolumeHandle;
 
 /// Something that can be copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,12 +47,15 @@ impl Share {
         match job {
             JobKey::Snapshot(name) => {
                 let slot = self.read_record::<SnapshotRecord>(name)?;
-                let Some(snapshot) = slot.record.filter(|record| record.state == SnapshotState::Creating) else {
+                let Some(snapshot) = slot.record.filter(|record| record.state == SnapshotState::Creating)
+                else {
                     return Ok(());
                 };
-                self.run_copy(job, &VolumeContentSource::Volume(snapshot.source.clone()), |source, owned| {
-                    self.copy_to_snapshot(&snapshot, source, owned)
-                })?;
+                self.run_copy(
+                    job,
+                    &VolumeContentSource::Volume(snapshot.source.clone()),
+                    |source, owned| self.copy_to_snapshot(&snapshot, source, owned),
+                )?;
                 self.finish_snapshot(&snapshot).map(drop)
             }
             JobKey::Volume(handle) => {
@@ -93,12 +95,15 @@ impl Share {
     }
 
     fn find_volume(&self, handle: &str) -> Result<ContentSource, ShareError> {
-        let missing = || ShareError::new(ErrorKind::NotFound, format!("source volume {handle} does not exist"));
+        let missing =
+            || ShareError::new(ErrorKind::NotFound, format!("source volume {handle} does not exist"));
         let path = match self.read_record::<VolumeRecord>(handle)?.record {
             Some(VolumeRecord { state: VolumeState::Ready, path, .. }) => path,
             Some(_) => return Err(missing()),
             // A static volume, or one of csi-driver-nfs. Reading needs no proof of ownership.
-            None => VolumeHandle::parse(handle).and_then(|handle| handle.location()).map_err(|_| missing())?.path,
+            None => {
+                VolumeHandle::parse(handle).and_then(|handle| handle.location()).map_err(|_| missing())?.path
+            }
         };
         match self.stat(path.as_path())? {
             Some(entry) if entry.kind == EntryKind::Directory => {
@@ -111,8 +116,7 @@ impl Share {
     fn find_snapshot(&self, handle: &str) -> Result<ContentSource, ShareError> {
         let missing =
             || ShareError::new(ErrorKind::NotFound, format!("source snapshot {handle} does not exist"));
-        let parsed = SnapshotHandle::parse(handle).map_err(|_| missing())?;
-        parsed.location().map_err(|_| missing())?;
+        let parsed = safe_handle(handle).ok_or_else(missing)?;
         let Some(record) = self.read_record::<SnapshotRecord>(&parsed.name)?.record else {
             return self.find_upstream_archive(&parsed)?.ok_or_else(missing);
         };
@@ -123,7 +127,7 @@ impl Share {
         let (report, sha256) = (content.result.report, content.result.sha256);
         let path = match &content.attempt {
             Some(attempt) => own(["content", attempt, &record.format.file_name()]),
-            None => super::snapshot_upstream::archive_path(&parsed, record.format)?,
+            None => archive_path(&parsed, record.format)?,
         };
         if self.stat(&path)?.is_none() {
             return Err(missing());
@@ -158,8 +162,9 @@ impl Share {
             }
             opened => opened.during(step, &snapshot.name)?,
         };
-        let packed = archive::pack(from.as_fd(), &out, format, &[], &|progress| self.heartbeat(job, progress))
-            .map_err(|error| copy_error("create snapshot", &snapshot.name, &error))?;
+        let packed =
+            archive::pack(from.as_fd(), &out, format, &[], &|progress| self.heartbeat(job, progress))
+                .map_err(|error| copy_error("create snapshot", &snapshot.name, &error))?;
         self.job_done(packed.report, Some(packed.sha256))
     }
 
@@ -179,8 +184,10 @@ impl Share {
                 let input = self.files.open_file(path).during("open the snapshot for", &volume.handle)?;
                 let to = self.files.open_dir(&target).during("open the new directory of", &volume.handle)?;
                 let options = UnpackOptions { sha256: sha256.clone(), ..UnpackOptions::default() };
-                archive::unpack(input, *format, to.as_fd(), &options, &|progress| self.heartbeat(job, progress))
-                    .map_err(|error| copy_error("restore volume", &volume.handle, &error))?
+                archive::unpack(input, *format, to.as_fd(), &options, &|progress| {
+                    self.heartbeat(job, progress)
+                })
+                .map_err(|error| copy_error("restore volume", &volume.handle, &error))?
             }
         };
         if volume.uid.is_some() || volume.gid.is_some() {
@@ -195,7 +202,13 @@ impl Share {
         self.job_done(report, None)
     }
 
-    fn copy_directory(&self, from: &Path, to: &Path, object: &str, job: &OwnedJob) -> Result<CopyReport, ShareError> {
+    fn copy_directory(
+        &self,
+        from: &Path,
+        to: &Path,
+        object: &str,
+        job: &OwnedJob,
+    ) -> Result<CopyReport, ShareError> {
         self.ensure_dir(to)?;
         let from = self.files.open_dir(from).during("open the source of", object)?;
         let to = self.files.open_dir(to).during("open the copy for", object)?;
@@ -227,7 +240,11 @@ impl Share {
                 }
                 let message = format!(
                     "{} has {} entries with {} bytes instead of {} with {}: the snapshot was changed and cannot be restored",
-                    path.display(), copied.entries(), copied.bytes, report.entries(), report.bytes
+                    path.display(),
+                    copied.entries(),
+                    copied.bytes,
+                    report.entries(),
+                    report.bytes
                 );
                 Err(ShareError::new(ErrorKind::Internal, message))
             }

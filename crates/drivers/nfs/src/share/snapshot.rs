@@ -10,9 +10,9 @@ use super::files::none_if_missing;
 use super::message::{CreateSnapshot, SnapshotInfo};
 use super::root::own;
 use super::snapshot_record::{JobKey, SnapshotContent, SnapshotRecord, SnapshotState};
+use super::snapshot_upstream::safe_handle;
 use super::store::{Slot, Swap};
 use super::{ErrorKind, Share, ShareError};
-use crate::handle::SnapshotHandle;
 
 impl Share {
     pub(super) fn create_snapshot(&self, request: &CreateSnapshot) -> Result<SnapshotInfo, ShareError> {
@@ -33,7 +33,8 @@ impl Share {
                 continue;
             }
             if snapshot.source != request.source || snapshot.handle != request.handle {
-                let message = format!("snapshot {} already exists, of volume {}", request.name, snapshot.source);
+                let message =
+                    format!("snapshot {} already exists, of volume {}", request.name, snapshot.source);
                 return Err(ShareError::new(ErrorKind::AlreadyExists, message));
             }
             return match self.finish_snapshot(&snapshot) {
@@ -48,7 +49,7 @@ impl Share {
     }
 
     /// Drops a snapshot that was never returned to a caller.
-    fn undo_snapshot(&self, slot: &Slot<SnapshotRecord>) -> Result<(), ShareError> {
+    pub(super) fn undo_snapshot(&self, slot: &Slot<SnapshotRecord>) -> Result<(), ShareError> {
         let Some(snapshot) = &slot.record else { return Ok(()) };
         let deleting = SnapshotRecord { state: SnapshotState::Deleting, ..snapshot.clone() };
         match self.swap_record(slot, Some(deleting))? {
@@ -76,8 +77,12 @@ impl Share {
             }
             let complete = self.job_result(&job)?;
             let placed = match current.format.is_upstream() {
-                true => self.place_upstream(&current, &complete.attempt)?.map(|file_id| (None, Some(file_id))),
-                false => self.keep_content(&complete.attempt)?.then(|| (Some(complete.attempt.clone()), None)),
+                true => {
+                    self.place_upstream(&current, &complete.attempt)?.map(|file_id| (None, Some(file_id)))
+                }
+                false => {
+                    self.keep_content(&complete.attempt)?.then(|| (Some(complete.attempt.clone()), None))
+                }
             };
             let Some((attempt, file_id)) = placed else {
                 // Someone removed the copy by hand: start again.
@@ -110,11 +115,8 @@ impl Share {
     }
 
     pub(super) fn delete_snapshot(&self, handle: &str) -> Result<(), ShareError> {
-        let parsed = match SnapshotHandle::parse(handle) {
-            Ok(parsed) if parsed.location().is_ok() => parsed,
-            // Not a handle that this driver or csi-driver-nfs has written.
-            _ => return Ok(()),
-        };
+        // Not a handle that this driver or csi-driver-nfs has written.
+        let Some(parsed) = safe_handle(handle) else { return Ok(()) };
         for _ in 0..ATTEMPTS {
             let slot = self.read_record::<SnapshotRecord>(&parsed.name)?;
             let Some(snapshot) = slot.record.clone() else { return self.delete_upstream(&parsed) };
@@ -151,10 +153,7 @@ impl Share {
     }
 
     pub(super) fn get_snapshot(&self, handle: &str) -> Result<Option<SnapshotInfo>, ShareError> {
-        let Ok(parsed) = SnapshotHandle::parse(handle) else { return Ok(None) };
-        if parsed.location().is_err() {
-            return Ok(None);
-        }
+        let Some(parsed) = safe_handle(handle) else { return Ok(None) };
         match self.read_record::<SnapshotRecord>(&parsed.name)?.record {
             Some(record) if record.handle == handle && record.state == SnapshotState::Ready => {
                 Ok(Some(info(&record)))

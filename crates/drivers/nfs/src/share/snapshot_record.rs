@@ -125,6 +125,18 @@ pub enum JobKey {
     Volume(String),
 }
 
+impl JobKey {
+    /// The inverse of [`fmt::Display`].
+    pub(super) fn parse(key: &str) -> Option<Self> {
+        let (kind, object) = key.split_once(' ')?;
+        match kind {
+            "snapshot" => Some(Self::Snapshot(object.to_owned())),
+            "volume" => Some(Self::Volume(object.to_owned())),
+            _ => None,
+        }
+    }
+}
+
 /// The key of the job's record.
 impl fmt::Display for JobKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

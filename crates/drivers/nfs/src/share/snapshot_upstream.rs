@@ -1,17 +1,15 @@
 //! Archives at the place where csi-driver-nfs keeps its snapshots: `<name>/<source>.tar.gz`, or `.tar`. It has written some
 //! of them, which have no record; this driver writes more, so that the way back is open.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::error::During as _;
-use super::files::{Entry, EntryKind, none_if_missing};
+use super::files::{Entry, EntryKind};
 use super::job::in_staging;
 use super::job_copy::ContentSource;
 use super::message::SnapshotInfo;
 use super::record::DirectoryRecord;
-use super::root::own;
 use super::snapshot_record::{JobKey, JobRecord, SnapshotFormat, SnapshotRecord};
 use super::{ErrorKind, Share, ShareError};
 use crate::archive::ArchiveFormat;
@@ -24,7 +22,10 @@ const FORMATS: [ArchiveFormat; 2] = [ArchiveFormat::TarGz, ArchiveFormat::Tar];
 
 impl Share {
     /// An archive of csi-driver-nfs, to restore.
-    pub(super) fn find_upstream_archive(&self, handle: &SnapshotHandle) -> Result<Option<ContentSource>, ShareError> {
+    pub(super) fn find_upstream_archive(
+        &self,
+        handle: &SnapshotHandle,
+    ) -> Result<Option<ContentSource>, ShareError> {
         Ok(self.upstream_archive(handle)?.map(|(path, format, _)| ContentSource::Archive {
             path,
             format,
@@ -93,7 +94,8 @@ impl Share {
         }
         let mut dirs = vec![dir.to_owned()];
         while let Some(dir) = dirs.pop() {
-            for name in self.files.list(&dir).during("list", &dir.display().to_string())?.unwrap_or_default() {
+            for name in self.files.list(&dir).during("list", &dir.display().to_string())?.unwrap_or_default()
+            {
                 let path = dir.join(name);
                 if known.contains(&path) {
                     continue;
@@ -157,14 +159,21 @@ impl Share {
     }
 
     /// Removes an archive that this driver has placed: the file with the recorded ID, or the one that is still staged.
-    pub(super) fn remove_placed(&self, snapshot: &SnapshotRecord, attempt: Option<&str>) -> Result<(), ShareError> {
+    pub(super) fn remove_placed(
+        &self,
+        snapshot: &SnapshotRecord,
+        attempt: Option<&str>,
+    ) -> Result<(), ShareError> {
         let handle = parse(&snapshot.handle)?;
         let target = archive_path(&handle, snapshot.format)?;
         let staged = match attempt {
             Some(attempt) => self.stat(&in_staging(attempt, &snapshot.format.file_name()))?,
             None => None,
         };
-        let own_ids = [snapshot.content.as_ref().and_then(|content| content.file_id), staged.map(|entry| entry.file_id)];
+        let own_ids = [
+            snapshot.content.as_ref().and_then(|content| content.file_id),
+            staged.map(|entry| entry.file_id),
+        ];
         match self.stat(&target)? {
             Some(found) if own_ids.contains(&Some(found.file_id)) => self.remove(&target)?,
             Some(_) => {
@@ -193,18 +202,18 @@ impl Share {
         let slot = self.read_record::<JobRecord>(&job.to_string())?;
         Ok(slot.record.as_ref().and_then(JobRecord::attempt).map(str::to_owned))
     }
-
-    /// Files of jobs and snapshots that recovery must keep: IDs in `staging` and `content`.
-    pub(super) fn content_names(&self) -> Result<Vec<String>, ShareError> {
-        none_if_missing(self.names(&own(["content"])).map_err(|error| io::Error::other(error.message)))
-            .during("list", "content")
-            .map(Option::unwrap_or_default)
-    }
 }
 
 /// The place of a snapshot's archive.
 pub(super) fn archive_path(handle: &SnapshotHandle, format: SnapshotFormat) -> Result<PathBuf, ShareError> {
     archive_file(handle, format.archive().unwrap_or(ArchiveFormat::TarGz))
+}
+
+/// A snapshot handle whose parts are safe to use; `None` for any other text.
+pub(super) fn safe_handle(handle: &str) -> Option<SnapshotHandle> {
+    let parsed = SnapshotHandle::parse(handle).ok()?;
+    let safe = parsed.location().is_ok() && archive_file(&parsed, ArchiveFormat::TarGz).is_ok();
+    safe.then_some(parsed)
 }
 
 fn archive_file(handle: &SnapshotHandle, format: ArchiveFormat) -> Result<PathBuf, ShareError> {
@@ -233,6 +242,7 @@ fn invalid(error: impl std::fmt::Display) -> ShareError {
 }
 
 fn taken(name: &SharePath) -> ShareError {
-    let message = format!("{name} exists in the share and is not this snapshot's: use another snapshot name or format");
+    let message =
+        format!("{name} exists in the share and is not this snapshot's: use another snapshot name or format");
     ShareError::new(ErrorKind::AlreadyExists, message)
 }
