@@ -9,6 +9,7 @@ mod claims;
 mod errors;
 mod health;
 mod plan;
+mod snapshots;
 #[cfg(test)]
 pub(crate) mod tests;
 mod volumes;
@@ -38,6 +39,8 @@ pub struct ControllerOptions {
     pub call_timeout: Duration,
     /// A background job without progress for this long is killed.
     pub job_stall: Duration,
+    /// How long a call waits for a copy before it is answered with ABORTED.
+    pub copy_wait: Duration,
 }
 
 impl Default for ControllerOptions {
@@ -46,6 +49,7 @@ impl Default for ControllerOptions {
             default_on_delete: OnDelete::Delete,
             call_timeout: Duration::from_secs(60),
             job_stall: Duration::from_secs(120),
+            copy_wait: Duration::from_secs(30),
         }
     }
 }
