@@ -112,9 +112,9 @@ fill() {
   (
     cd "$1"
     mkdir -p plain/deep/deeper restricted
-    for i in {1..20}; do echo "file $i" >"plain/$i"; done
-    head -c 3M /dev/urandom >plain/deep/random
-    truncate --size 64M holes && printf end | dd of=holes bs=1 seek=$((32 << 20)) conv=notrunc status=none
+    for i in {1..10}; do echo "file $i" >"plain/$i"; done
+    head -c 1M /dev/urandom >plain/deep/random
+    truncate --size 8M holes && printf end | dd of=holes bs=1 seek=$((4 << 20)) conv=notrunc status=none
     ln plain/1 hard-link
     ln -s plain/1 link && ln -s /etc/shadow outside && ln -s ../../.. above
     mkfifo fifo
