@@ -1,6 +1,6 @@
 # The project's commands. `make` without a target lists them with their descriptions.
 .DEFAULT_GOAL := help
-.PHONY: help build up down kubectl demo check test test-up test-cargo test-sanity test-clients test-vm test-cluster differential \
+.PHONY: help build up down kubectl demo check test test-up test-cargo test-sanity test-clients test-vm test-nfs test-cluster differential \
   test-all fuzz mutants bench fmt clippy deny docs publish-check tools
 
 help: ## list the commands
@@ -25,8 +25,8 @@ demo: tools ## run the lifecycle of a volume on a temporary pool and print the t
 check: ## check the format, run lints and unit tests: no root, no network, under two minutes once compiled
 	@hack/check.sh
 
-test: tools ## run all required tests: crates, csi-sanity, DigitalOcean's clients, virtual machine, wharf up, real API server
-	hack/test.sh cargo sanity clients vm up kubectl slice leaks
+test: tools ## run all required tests: crates, csi-sanity, DigitalOcean's clients, virtual machine, NFS, wharf up, real API server
+	hack/test.sh cargo sanity clients vm nfs up kubectl slice leaks
 
 test-cargo: tools ## run the tests of the crates, on the real kernel
 	hack/test.sh cargo
@@ -43,6 +43,9 @@ test-up: tools ## run the tour in docs/getting-started.md, word for word
 test-vm: tools ## run the tests that need a virtual machine
 	hack/test.sh vm
 
+test-nfs: tools ## run the NFS driver on a kernel NFS server, in a virtual machine
+	hack/test.sh nfs
+
 test-cluster: tools ## run the tests on a real Kubernetes with two nodes; the first run builds it (10 minutes)
 	hack/test.sh cluster
 
@@ -50,7 +53,7 @@ differential: tools ## run upstream's sidecars and ours through the same scenari
 	hack/test.sh differential
 
 test-all: tools ## run `test`, the cluster tests and all slow tests
-	hack/test.sh cargo sanity clients vm up kubectl differential three-ways cluster soak dist fuzz
+	hack/test.sh cargo sanity clients vm nfs nfs-faults up kubectl differential three-ways cluster soak dist fuzz
 
 fuzz: ## fuzz every parser of untrusted or persisted input, one minute each; FUZZ_SECONDS changes that
 	hack/fuzz.sh
@@ -62,6 +65,7 @@ bench: tools ## run the benchmarks: driver, API server, one machine, sidecars (a
 	bench/run.sh
 	bench/apiserver.sh
 	bench/up.sh
+	bench/nfs.sh
 	bench/sidecar.sh
 
 fmt: ## format the code

@@ -24,12 +24,13 @@ mod types;
 pub use capability::{AccessMode, Capability, MountAccess, VolumeAccess};
 pub use errors::{
     BackendError, CreateError, DeleteError, DeviceError, ExpandError, PublishError, SnapshotError,
+    TargetError,
 };
 pub use requests::{
     CapacityQuery, DeleteGroupSnapshot, DeleteSnapshot, DeleteVolume, ExpandVolume, GetAllocatedBlocks,
-    GetChangedBlocks, GetGroupSnapshot, GetSnapshot, GetStorageHealth, GetVolume, GetVolumeHealth,
+    GetChangedBlocks, GetGroupSnapshot, GetSnapshot, GetStorageHealth, GetUsage, GetVolume, GetVolumeHealth,
     ListSnapshots, ListVolumes, ModifyVolume, NewGroupSnapshot, NewSnapshot, NewVolume, NodeVolume,
-    PublishTarget, PublishVolume, RefreshDevice, UnpublishVolume,
+    PublishTarget, PublishVolume, RefreshDevice, UnpublishTarget, UnpublishVolume,
 };
 pub use types::{
     AdoptionHint, AvailableCapacity, BlockRange, BlockRanges, Device, ExpandedVolume, FormatState,
@@ -37,7 +38,7 @@ pub use types::{
     StorageIssue, StorageStatus, Topology, Volume, VolumeContentSource, VolumeContext,
 };
 
-pub use wharf_linux::FsType;
+pub use wharf_linux::{FsType, FsUsage};
 
 use std::collections::BTreeMap;
 
@@ -218,4 +219,29 @@ pub trait Shares: Send + Sync + 'static {
     fn mount_group(&self) -> bool {
         false
     }
+}
+
+/// The node part of a backend that mounts each volume at the pods' targets itself, without staging. For storage on which a
+/// file operation can block for ever, such as NFS: the SDK makes no kernel call and runs no thread for such a backend, which
+/// must end every call by a deadline of its own.
+///
+/// The SDK does not query [`Volumes`] in node calls: volumes that were created by hand, and inline volumes, are unknown
+/// there. So the backend decides by the request alone. STAGE_UNSTAGE_VOLUME and EXPAND_VOLUME are not declared;
+/// GET_VOLUME_HEALTH and GET_STORAGE_HEALTH are.
+#[async_trait]
+pub trait TargetMounts: Send + Sync + 'static {
+    /// Mounts the volume at [`NodeVolume::target`], which is always set. A volume that is mounted there as requested is
+    /// success.
+    async fn publish(&self, volume: &NodeVolume) -> Result<(), TargetError>;
+    /// Unmounts what is at the target and removes it; a missing target is success.
+    async fn unpublish(&self, request: &UnpublishTarget) -> Result<(), TargetError>;
+    /// Bytes and inodes of the volume at a path; [`TargetError::NotFound`] if no volume is mounted there.
+    async fn usage(&self, request: &GetUsage) -> Result<FsUsage, TargetError>;
+    /// Returns the issues of a volume on this node: an empty list if it is healthy, `None` if it is not on this node.
+    async fn volume_health(
+        &self,
+        request: &GetVolumeHealth,
+    ) -> Result<Option<Vec<HealthIssue>>, BackendError>;
+    /// Returns the issues of the storage system, as this node sees it.
+    async fn storage_health(&self, request: &GetStorageHealth) -> Result<Vec<StorageIssue>, BackendError>;
 }

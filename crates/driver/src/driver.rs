@@ -8,12 +8,13 @@ use wharf_linux::Kernel;
 
 use crate::backend::{
     Capacity, ChangedBlocks, Clones, Devices, Expansion, GroupSnapshots, Health, Listing, Mutable,
-    Publishing, Shares, Snapshots, Topology, Volumes,
+    Publishing, Shares, Snapshots, TargetMounts, Topology, Volumes,
 };
 use crate::controller::ControllerService;
 use crate::group::GroupService;
 use crate::identity::{IdentityService, ReadinessCheck};
 use crate::locks::Locks;
+use crate::metrics::DriverGauge;
 use crate::node::{NodeBackend, NodeService};
 use crate::snapshot_metadata::SnapshotMetadataService;
 use crate::validate::{self, Rules};
@@ -46,6 +47,7 @@ pub struct Driver {
     pub(crate) snapshot_metadata: Option<SnapshotMetadataService>,
     pub(crate) node: Option<NodeService>,
     pub(crate) locks: Locks,
+    pub(crate) gauges: Vec<DriverGauge>,
 }
 
 /// Collects the parts of a driver. Every part is optional, and each declares a capability.
@@ -67,6 +69,7 @@ pub struct DriverBuilder {
     node: Option<(NodeBackend, NodeInfo)>,
     max_id: usize,
     ready: ReadinessCheck,
+    gauges: Vec<DriverGauge>,
 }
 
 impl Driver {
@@ -95,6 +98,7 @@ impl Driver {
             node: None,
             max_id: validate::MAX_STRING,
             ready: Arc::new(|| Ok(())),
+            gauges: Vec::new(),
         })
     }
 }
@@ -164,6 +168,19 @@ impl DriverBuilder {
         self
     }
 
+    /// Sets the node part of a backend that mounts volumes at their targets itself, without staging.
+    pub fn target_node(mut self, mounts: Arc<dyn TargetMounts>, info: NodeInfo) -> Self {
+        self.node = Some((NodeBackend::Target(mounts), info));
+        self
+    }
+
+    /// Adds a metric of the backend to `/metrics`: a number that `read` returns on each scrape. `name` has only letters,
+    /// digits and `_`.
+    pub fn gauge(mut self, name: &str, help: &str, read: Arc<dyn Fn() -> u64 + Send + Sync>) -> Self {
+        self.gauges.push(DriverGauge { name: name.to_owned(), help: help.to_owned(), read });
+        self
+    }
+
     /// Accepts ids of volumes, snapshots and group snapshots of up to this many bytes. The default is 128, CSI's limit; a
     /// lower value has no effect. A driver that takes over the volumes of another one may need more: their ids cannot change.
     pub fn max_id_length(mut self, bytes: usize) -> Self {
@@ -230,7 +247,7 @@ impl DriverBuilder {
             rules,
         });
         let snapshot_metadata = self.changed_blocks.map(|blocks| SnapshotMetadataService { blocks, rules });
-        Driver { identity, controller, group, snapshot_metadata, node, locks }
+        Driver { identity, controller, group, snapshot_metadata, node, locks, gauges: self.gauges }
     }
 }
 

@@ -5,7 +5,8 @@
 //! A driver consists of one trait for each feature of its storage. Two traits are enough to provision and mount volumes:
 //! [`Volumes`](backend::Volumes) (create, delete and get volumes), and either [`Devices`](backend::Devices) (a volume is a
 //! block device on this node: iSCSI, a cloud disk, a loop device) or [`Shares`](backend::Shares) (a volume is something to
-//! mount: an NFS export, a directory, a tmpfs). Each further trait adds one capability:
+//! mount: a directory, a tmpfs, a network share; [`TargetMounts`](backend::TargetMounts) if file operations on it can block
+//! for ever). Each further trait adds one capability:
 //! [`Snapshots`](backend::Snapshots), [`Expansion`](backend::Expansion), [`Publishing`](backend::Publishing) and so on.
 //!
 //! This is a complete driver that provisions directories beneath `/srv`:

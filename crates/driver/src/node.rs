@@ -1,4 +1,4 @@
-//! The Node service for both types of backends: [`block::Block`] volumes and [`share::Share`]s.
+//! The Node service for all types of backends: [`block::Block`] volumes, [`share::Share`]s, and [`TargetMounts`].
 //!
 //! Guarantees: each request is validated first; one operation per volume runs at a time, to its end; and the service holds
 //! no state about volumes, so a restart of the driver neither breaks nor loses a mount. This file validates requests and
@@ -35,8 +35,9 @@ use self::publish::PublishRequest;
 use self::share::Share;
 use crate::NodeInfo;
 use crate::backend::{
-    Capability, Devices, GetStorageHealth, GetVolume, GetVolumeHealth, Health, NodeVolume, PublishTarget,
-    RefreshDevice, Secrets, Shares, Topology, VolumeAccess, Volumes,
+    Capability, Devices, GetStorageHealth, GetUsage, GetVolume, GetVolumeHealth, Health, NodeVolume,
+    PublishTarget, RefreshDevice, Secrets, Shares, TargetMounts, Topology, UnpublishTarget, VolumeAccess,
+    Volumes,
 };
 use crate::locks::{Locks, volume_key};
 use crate::validate::{self, Rules};
@@ -58,6 +59,7 @@ pub(crate) struct NodeService {
 pub(crate) enum NodeBackend {
     Block(Block),
     Share(Share),
+    Target(Arc<dyn TargetMounts>),
 }
 
 impl NodeBackend {
@@ -73,18 +75,24 @@ impl NodeBackend {
     /// option for it.
     pub(crate) fn mount_group(&self) -> bool {
         match self {
-            Self::Block(_) => false,
+            Self::Block(_) | Self::Target(_) => false,
             Self::Share(share) => share.shares.mount_group(),
         }
+    }
+
+    /// Whether volumes are staged before they are published.
+    fn stages(&self) -> bool {
+        !matches!(self, Self::Target(_))
     }
 }
 
 impl NodeService {
     /// Derived from the backend, so that the driver declares exactly what it serves.
     fn capabilities(&self) -> Vec<Type> {
-        let (expands, health) = (matches!(self.backend, NodeBackend::Block(_)), self.health.is_some());
+        let expands = matches!(self.backend, NodeBackend::Block(_));
+        let health = self.health.is_some() || matches!(self.backend, NodeBackend::Target(_));
         [
-            (Type::StageUnstageVolume, true),
+            (Type::StageUnstageVolume, self.backend.stages()),
             (Type::GetVolumeStats, true),
             (Type::SingleNodeMultiWriter, true),
             (Type::ExpandVolume, expands),
@@ -120,7 +128,7 @@ impl NodeService {
 
     /// The reason why the volume, which must exist, does not support the capability.
     async fn refuses(&self, get: &GetVolume, capability: &Capability) -> Result<Option<String>, NodeError> {
-        let Some(volumes) = &self.volumes else { return Ok(None) };
+        let Some(volumes) = self.volumes() else { return Ok(None) };
         let volume = volumes.get(get).await?.ok_or_else(no_such_volume)?;
         Ok(volumes.refuses(Some(&volume), capability))
     }
@@ -129,6 +137,7 @@ impl NodeService {
         &self,
         request: v1::NodeStageVolumeRequest,
     ) -> Result<v1::NodeStageVolumeResponse, Status> {
+        self.check_stages()?;
         let id = self.volume_id(request.volume_id)?;
         let volume = NodeVolume::new(id, self.rules.capability(&request.volume_capability)?);
         validate::map("publish_context", &request.publish_context)?;
@@ -144,6 +153,7 @@ impl NodeService {
             match &this.backend {
                 NodeBackend::Block(block) => block.stage(volume, staging).await,
                 NodeBackend::Share(share) => share.stage(volume, staging).await,
+                NodeBackend::Target(_) => Err(NodeError::Unsupported(NOT_STAGED)),
             }
         })
         .await?;
@@ -154,6 +164,7 @@ impl NodeService {
         &self,
         request: v1::NodeUnstageVolumeRequest,
     ) -> Result<v1::NodeUnstageVolumeResponse, Status> {
+        self.check_stages()?;
         let id = self.volume_id(request.volume_id)?;
         let staging = paths::mount_path("staging_target_path", &request.staging_target_path)?;
         let (this, volume) = (self.clone(), id.clone());
@@ -161,6 +172,7 @@ impl NodeService {
             match &this.backend {
                 NodeBackend::Block(block) => block.unstage(&volume, staging).await,
                 NodeBackend::Share(share) => share.unstage(staging).await,
+                NodeBackend::Target(_) => Err(NodeError::Unsupported(NOT_STAGED)),
             }
         })
         .await?;
@@ -176,12 +188,15 @@ impl NodeService {
         validate::map("publish_context", &request.publish_context)?;
         validate::map("volume_context", &request.volume_context)?;
         let target = paths::mount_path("target_path", &request.target_path)?;
-        if request.staging_target_path.is_empty() {
-            return Err(Status::failed_precondition(
-                "staging_target_path is required: stage the volume first",
-            ));
-        }
-        let staging = paths::mount_path("staging_target_path", &request.staging_target_path)?;
+        let staging = match (self.backend.stages(), request.staging_target_path.as_str()) {
+            (false, _) => None,
+            (true, "") => {
+                return Err(Status::failed_precondition(
+                    "staging_target_path is required: stage the volume first",
+                ));
+            }
+            (true, path) => Some(paths::mount_path("staging_target_path", path)?),
+        };
         let volume = volume
             .publish_context(request.publish_context)
             .volume_context(request.volume_context)
@@ -190,11 +205,20 @@ impl NodeService {
         let this = self.clone();
         self.run_exclusive(volume.id.clone(), async move {
             this.check_usable(&volume).await?;
-            let publish =
-                publish_request(&volume.capability, staging, target, request.readonly, &this.backend)?;
+            let request = |staging: Option<PathBuf>| {
+                let staging = staging.unwrap_or_default();
+                publish_request(&volume.capability, staging, target, request.readonly, &this.backend)
+            };
             match &this.backend {
-                NodeBackend::Block(block) => block.publish(&volume, publish).await,
-                NodeBackend::Share(share) => share.publish(volume, publish).await,
+                NodeBackend::Block(block) => {
+                    let publish = request(staging)?;
+                    block.publish(&volume, publish).await
+                }
+                NodeBackend::Share(share) => {
+                    let publish = request(staging)?;
+                    share.publish(volume, publish).await
+                }
+                NodeBackend::Target(mounts) => Ok(mounts.publish(&volume).await?),
             }
         })
         .await?;
@@ -212,6 +236,9 @@ impl NodeService {
             match &this.backend {
                 NodeBackend::Block(block) => block.unpublish(&volume, target).await,
                 NodeBackend::Share(share) => share.unpublish(target).await,
+                NodeBackend::Target(mounts) => {
+                    Ok(mounts.unpublish(&UnpublishTarget::new(volume, target)).await?)
+                }
             }
         })
         .await?;
@@ -231,6 +258,10 @@ impl NodeService {
             match &self.backend {
                 NodeBackend::Block(block) => block.stats(&id, path).await,
                 NodeBackend::Share(share) => share.stats(path).await,
+                NodeBackend::Target(mounts) => {
+                    let usage = mounts.usage(&GetUsage::new(id.clone(), path)).await?;
+                    Ok(stats::filesystem(&usage))
+                }
             }
         };
         let usage = usage.await.map_err(|error| error.status(&id))?;
@@ -266,7 +297,7 @@ impl NodeService {
                 let path = path.ok_or_else(|| invalid_path(&request.volume_path))?;
                 match &this.backend {
                     NodeBackend::Block(block) => block.expand(&refresh, path).await,
-                    NodeBackend::Share(_) => {
+                    NodeBackend::Share(_) | NodeBackend::Target(_) => {
                         Err(NodeError::Unsupported("shares do not support node expansion"))
                     }
                 }
@@ -280,13 +311,25 @@ impl NodeService {
         &self,
         request: v1::NodeGetVolumeHealthRequest,
     ) -> Result<v1::NodeGetVolumeHealthResponse, Status> {
-        let health = self.health()?;
+        let health = match &self.backend {
+            NodeBackend::Target(_) => None,
+            NodeBackend::Block(_) | NodeBackend::Share(_) => Some(self.health()?),
+        };
         let id = self.volume_id(request.volume_id)?;
         let get = GetVolumeHealth::new(id.clone())
             .publish_path(paths::optional_path("volume_publish_path", &request.volume_publish_path)?)
             .staging_path(paths::optional_path("staging_target_path", &request.staging_target_path)?);
         let issues = async {
-            let mut issues = health.volume_health(&get).await?.ok_or_else(no_such_volume)?;
+            let issues = match (&self.backend, health) {
+                (NodeBackend::Target(mounts), _) => match (mounts.volume_health(&get).await?, &self.health) {
+                    // Not on this node: whether it exists is known to the backend, if this process has one.
+                    (None, Some(health)) => health.volume_health(&get).await?,
+                    (issues, _) => issues,
+                },
+                (_, Some(health)) => health.volume_health(&get).await?,
+                (_, None) => Some(Vec::new()),
+            };
+            let mut issues = issues.ok_or_else(no_such_volume)?;
             if let NodeBackend::Block(block) = &self.backend {
                 let paths = [get.publish_path, get.staging_path].into_iter().flatten().collect();
                 issues.extend(block.mount_issues(&id, paths).await?);
@@ -302,7 +345,11 @@ impl NodeService {
         request: v1::NodeGetStorageHealthRequest,
     ) -> Result<v1::NodeGetStorageHealthResponse, Status> {
         let get = GetStorageHealth::new(request.secrets);
-        Ok(health::storage_health(self.health()?.storage_health(&get).await?))
+        let issues = match &self.backend {
+            NodeBackend::Target(mounts) => mounts.storage_health(&get).await?,
+            NodeBackend::Block(_) | NodeBackend::Share(_) => self.health()?.storage_health(&get).await?,
+        };
+        Ok(health::storage_health(issues))
     }
 
     async fn list_capabilities(
@@ -333,13 +380,27 @@ impl NodeService {
         self.health.as_deref().ok_or_else(|| Status::unimplemented("this driver does not report health"))
     }
 
+    /// The backend to query about volumes; `None` if all that is known of a volume is in the request.
+    fn volumes(&self) -> Option<&dyn Volumes> {
+        self.volumes.as_deref().filter(|_| self.backend.stages())
+    }
+
+    fn check_stages(&self) -> Result<(), Status> {
+        match self.backend.stages() {
+            true => Ok(()),
+            false => Err(Status::unimplemented(NOT_STAGED)),
+        }
+    }
+
     async fn exists(&self, get: &GetVolume) -> Result<(), NodeError> {
-        match &self.volumes {
+        match self.volumes() {
             Some(volumes) => volumes.get(get).await?.map(drop).ok_or_else(no_such_volume),
             None => Ok(()),
         }
     }
 }
+
+const NOT_STAGED: &str = "volumes of this driver are mounted by NodePublishVolume, without staging";
 
 fn no_such_volume() -> NodeError {
     NodeError::NotFound("the volume does not exist".into())
@@ -361,7 +422,9 @@ fn publish_request(
         (VolumeAccess::Mount(mount), NodeBackend::Block(_)) => {
             (VolumeMode::Filesystem, fs_type_of(&mount.fs_type)?)
         }
-        (VolumeAccess::Mount(_), NodeBackend::Share(_)) => (VolumeMode::Filesystem, None),
+        (VolumeAccess::Mount(_), NodeBackend::Share(_) | NodeBackend::Target(_)) => {
+            (VolumeMode::Filesystem, None)
+        }
     };
     let read_only = read_only || capability.mode.is_reader_only();
     Ok(PublishRequest { staging, target, volume_mode, fs, access_mode: capability.mode, read_only })

@@ -220,7 +220,7 @@ mod tests {
 
     #[tokio::test]
     async fn panic_in_a_call_is_internal_and_counted() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::new(&[]);
         let call = Call::start(&metrics, "ListVolumes", "", &"request");
         let panicking = async { panic!("on purpose") };
         let result: Result<(), Status> = catch_panic("ListVolumes", "", panicking).await;

@@ -29,7 +29,7 @@ const RESPONSE_FLUSH: Duration = Duration::from_millis(500);
 /// The services without a server.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn services(driver: Driver) -> Routes {
-    Routes::without_reflection(driver, &Metrics::new())
+    Routes::without_reflection(driver, &Metrics::new(&[]))
 }
 
 /// Options of [`Driver::serve`].
@@ -67,7 +67,7 @@ impl Driver {
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), ServeError> {
         let ServeOptions { metrics_listen } = options;
-        let metrics = Metrics::new();
+        let metrics = Metrics::new(&self.gauges);
         let (listener, socket) = wharf_csi::bind(endpoint)?;
         let _pages = match metrics_listen {
             Some(address) => {

@@ -4,6 +4,7 @@ use tonic::Status;
 
 use crate::backend::{
     BackendError, CreateError, DeleteError, DeviceError, ExpandError, PublishError, SnapshotError,
+    TargetError,
 };
 
 impl From<BackendError> for Status {
@@ -90,6 +91,18 @@ impl From<DeviceError> for Status {
                 Self::failed_precondition(message)
             }
             DeviceError::Backend(error) => error.into(),
+        }
+    }
+}
+
+impl From<TargetError> for Status {
+    fn from(error: TargetError) -> Self {
+        match error {
+            TargetError::NotFound(message) => Self::not_found(message),
+            TargetError::Invalid(message) => Self::invalid_argument(message),
+            TargetError::Incompatible(message) => Self::already_exists(message),
+            TargetError::Precondition(message) => Self::failed_precondition(message),
+            TargetError::Backend(error) => error.into(),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The system calls that a container sandbox needs and that need `unsafe`, as safe functions: namespaces, mount
-//! attributes, signal dispositions, inherited descriptors, code between fork and exec. `wharf_container` builds containers
-//! from them.
+//! The system calls that a container sandbox or a helper process needs and that need `unsafe`, as safe functions:
+//! namespaces, mount attributes, signal dispositions, inherited descriptors, code between fork and exec.
+//! `wharf_container` builds containers from them, and the NFS driver its worker processes.
 //!
 //! Nothing here makes decisions. Most functions change the calling process irreversibly, so they are for small
 //! single-threaded helper processes, never for a server.
@@ -24,6 +24,8 @@ pub enum Namespaces {
     Pid,
     /// The mount, IPC and UTS namespaces.
     MountIpcUts,
+    /// The mount namespace.
+    Mount,
 }
 
 /// Moves the caller to new namespaces. Unmounts on the host propagate to the new mount namespace if the host's mounts are
@@ -32,13 +34,20 @@ pub fn unshare(which: Namespaces) -> io::Result<()> {
     let flags = match which {
         Namespaces::Pid => UnshareFlags::NEWPID,
         Namespaces::MountIpcUts => UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS,
+        Namespaces::Mount => UnshareFlags::NEWNS,
     };
     // SAFETY: unsound only for the file descriptor table, which none of these flags unshares.
     unsafe { unshare_unsafe(flags) }?;
-    if which == Namespaces::MountIpcUts {
+    if matches!(which, Namespaces::MountIpcUts | Namespaces::Mount) {
         mount_change(c"/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     }
     Ok(())
+}
+
+/// The kernel kills the caller with SIGKILL when the thread that started it ends, which is at the latest when its parent
+/// process ends, for whatever reason.
+pub fn die_with_parent() -> io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?)
 }
 
 /// Sets attributes of one mount (`MOUNT_ATTR_*`), attached or not; `private` also removes it from its peer group, so that

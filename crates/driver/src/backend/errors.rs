@@ -145,3 +145,23 @@ pub enum DeviceError {
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
+
+/// Why a backend that mounts at targets itself did not mount, unmount or read a volume.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// The volume does not exist, or is not mounted at that path. (NOT_FOUND)
+    #[error("{0}")]
+    NotFound(String),
+    /// The volume context or the mount options are wrong. (INVALID_ARGUMENT)
+    #[error("{0}")]
+    Invalid(String),
+    /// The volume is mounted there with incompatible options, or something else is. (ALREADY_EXISTS)
+    #[error("{0}")]
+    Incompatible(String),
+    /// Not possible in the current state of this node. (FAILED_PRECONDITION)
+    #[error("{0}")]
+    Precondition(String),
+    /// A failure unrelated to the request.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}

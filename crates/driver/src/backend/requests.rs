@@ -335,6 +335,22 @@ requests! {
         read_only: bool,
     }
 
+    /// NodeUnpublishVolume, for a backend that mounts at targets itself.
+    UnpublishTarget(
+        /// The volume ID.
+        id: String,
+        /// The pod's target.
+        path: PathBuf,
+    ) {}
+
+    /// NodeGetVolumeStats, for a backend that mounts at targets itself.
+    GetUsage(
+        /// The volume ID.
+        id: String,
+        /// Where the volume is mounted.
+        path: PathBuf,
+    ) {}
+
     /// Updates a device to the volume's current size: NodeExpandVolume, or a stage of a volume that has grown since its
     /// device was attached.
     RefreshDevice(

@@ -3,7 +3,7 @@
 use tonic::Status;
 use wharf_linux::FsError;
 
-use crate::backend::{BackendError, DeviceError};
+use crate::backend::{BackendError, DeviceError, TargetError};
 use crate::format::Refusal;
 
 /// Why an operation on this node failed.
@@ -43,6 +43,8 @@ pub(crate) enum NodeError {
     Device(#[from] DeviceError),
     #[error(transparent)]
     Backend(#[from] BackendError),
+    #[error(transparent)]
+    Target(#[from] TargetError),
 }
 
 impl NodeError {
@@ -61,6 +63,7 @@ impl NodeError {
             Self::Kernel(_) | Self::Bug(_) => Status::internal(message),
             Self::Device(error) => error.into(),
             Self::Backend(error) => error.into(),
+            Self::Target(error) => error.into(),
         }
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn not_mounted_at(path: &Path) -> NodeError {
 }
 
 /// btrfs has no fixed number of inodes, and a total of 0 would read as "no inode left".
-fn filesystem(found: &FsUsage) -> Vec<VolumeUsage> {
+pub(super) fn filesystem(found: &FsUsage) -> Vec<VolumeUsage> {
     let mut all = vec![usage(Unit::Bytes, found.total_bytes, found.used_bytes, found.available_bytes)];
     if found.total_inodes > 0 {
         all.push(usage(Unit::Inodes, found.total_inodes, found.used_inodes, found.available_inodes));

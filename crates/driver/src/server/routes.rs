@@ -38,7 +38,7 @@ impl Routes {
     }
 
     pub(super) fn without_reflection(driver: Driver, metrics: &Metrics) -> Self {
-        let Driver { identity, controller, group, snapshot_metadata, node, locks: _ } = driver;
+        let Driver { identity, controller, group, snapshot_metadata, node, locks: _, gauges: _ } = driver;
         let mut routes = Self { services: BTreeMap::new() };
         let metrics = || metrics.clone();
         routes.add(IdentityServer::new(Observed { service: identity, metrics: metrics() }));

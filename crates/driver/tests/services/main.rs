@@ -9,6 +9,7 @@ mod memory;
 mod operations;
 mod paging;
 mod serving;
+mod target;
 
 use wharf_csi::v1;
 use wharf_csi::v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};

@@ -154,6 +154,27 @@ impl Mounts for Linux {
 }
 
 impl Linux {
+    /// Removes the topmost mount at `target` from the mount table at once, even if it is busy; "not mounted" is success. The
+    /// kernel ends the mount when its last user has ended, which nothing shows. Only for a mount whose server is gone:
+    /// then no other way is left.
+    pub fn unmount_lazily(&self, target: &Path) -> Result<()> {
+        self.unmount_once(target, UnmountFlags::DETACH)
+    }
+
+    /// Unmounts, and aborts all requests to the server behind the mount (MNT_FORCE), also those of other mounts of the same
+    /// export: their users get I/O errors. "Not mounted" is success. Can fail because the mount is busy, after it aborted
+    /// the requests.
+    pub fn unmount_forcibly(&self, target: &Path) -> Result<()> {
+        self.unmount_once(target, UnmountFlags::FORCE)
+    }
+
+    fn unmount_once(&self, target: &Path, flags: UnmountFlags) -> Result<()> {
+        match rustix::mount::unmount(target, flags | UnmountFlags::NOFOLLOW) {
+            Ok(()) | Err(Errno::NOENT | Errno::INVAL) => Ok(()),
+            Err(errno) => Err(Error::call("umount", target, errno)),
+        }
+    }
+
     /// The older method, where the bind is writable for an instant. Undone if it cannot be made read-only.
     fn bind_then_remount(
         &self,

@@ -1,0 +1,95 @@
+//! The unmount ladder: what to try next. Pure.
+
+use crate::worker::UnmountMode;
+
+/// What is known about a target that must go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LadderState {
+    /// Something is mounted at the target, by the mount table.
+    pub(super) mounted: bool,
+    /// The last mode that was tried and did not end the mount.
+    pub(super) tried: Option<UnmountMode>,
+    /// Whether the mount's server answers; `None` if it was not asked. What is not an NFS mount counts as answering.
+    pub(super) answers: Option<bool>,
+    /// Whether MNT_FORCE is allowed. It breaks other mounts of the same export.
+    pub(super) force: bool,
+}
+
+/// The next step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LadderStep {
+    /// Unmount in this mode.
+    Unmount(UnmountMode),
+    /// Ask the server whether it answers.
+    Probe,
+    /// The target is free: remove it.
+    RemoveTarget,
+    /// Give up: the server answers, so somebody uses the mount.
+    Fail,
+}
+
+/// A mount is detached only if its server does not answer: a lazy unmount hides a mount that is in use.
+pub(super) fn next_step(state: &LadderState) -> LadderStep {
+    use UnmountMode::{Detach, Force, Plain};
+
+    match (state.mounted, state.tried, state.answers) {
+        (false, _, _) => LadderStep::RemoveTarget,
+        (true, None, _) => LadderStep::Unmount(Plain),
+        (true, Some(Plain), None) => LadderStep::Probe,
+        (true, Some(Plain), Some(true)) => LadderStep::Fail,
+        (true, Some(Plain), Some(false)) if state.force => LadderStep::Unmount(Force),
+        (true, Some(Plain), Some(false)) | (true, Some(Force), _) => LadderStep::Unmount(Detach),
+        (true, Some(Detach), _) => LadderStep::Fail,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use UnmountMode::{Detach, Force, Plain};
+
+    #[test]
+    fn ladder_goes_from_plain_to_lazy_and_forces_only_if_allowed() {
+        const TABLE: [(bool, Option<UnmountMode>, Option<bool>, bool, LadderStep); 14] = [
+            (false, None, None, false, LadderStep::RemoveTarget),
+            (false, Some(Plain), Some(false), true, LadderStep::RemoveTarget),
+            (false, Some(Detach), Some(false), false, LadderStep::RemoveTarget),
+            (true, None, None, false, LadderStep::Unmount(Plain)),
+            (true, None, Some(false), true, LadderStep::Unmount(Plain)),
+            (true, Some(Plain), None, false, LadderStep::Probe),
+            (true, Some(Plain), None, true, LadderStep::Probe),
+            (true, Some(Plain), Some(true), false, LadderStep::Fail),
+            (true, Some(Plain), Some(true), true, LadderStep::Fail),
+            (true, Some(Plain), Some(false), false, LadderStep::Unmount(Detach)),
+            (true, Some(Plain), Some(false), true, LadderStep::Unmount(Force)),
+            (true, Some(Force), Some(false), true, LadderStep::Unmount(Detach)),
+            (true, Some(Detach), Some(false), false, LadderStep::Fail),
+            (true, Some(Detach), Some(false), true, LadderStep::Fail),
+        ];
+        for (mounted, tried, answers, force, step) in TABLE {
+            let state = LadderState { mounted, tried, answers, force };
+            assert_eq!(next_step(&state), step, "{state:?}");
+        }
+    }
+
+    /// Every path through the ladder ends, and never detaches from a server that answers.
+    #[test]
+    fn ladder_ends_whatever_the_unmounts_do() {
+        for (answers, force) in [(true, false), (true, true), (false, false), (false, true)] {
+            let mut state = LadderState { mounted: true, tried: None, answers: None, force };
+            let mut steps = Vec::new();
+            loop {
+                let step = next_step(&state);
+                steps.push(step);
+                match step {
+                    LadderStep::Unmount(mode) => state.tried = Some(mode),
+                    LadderStep::Probe => state.answers = Some(answers),
+                    LadderStep::Fail | LadderStep::RemoveTarget => break,
+                }
+                assert!(steps.len() < 8, "{steps:?}");
+            }
+            assert_eq!(steps.contains(&LadderStep::Unmount(Detach)), !answers, "{steps:?}");
+            assert_eq!(steps.contains(&LadderStep::Unmount(Force)), !answers && force, "{steps:?}");
+        }
+    }
+}

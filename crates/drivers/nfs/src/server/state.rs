@@ -1,0 +1,126 @@
+//! What is known about each server. Pure.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use crate::mount::Version;
+
+/// A server that did not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreachable {
+    /// The server.
+    pub server: String,
+    /// The first failure since the last answer.
+    pub since: SystemTime,
+    /// The last failure.
+    pub reason: String,
+}
+
+/// The last known state of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServerHealth {
+    /// It answered at this time.
+    Answered(SystemTime),
+    /// It did not answer.
+    Unreachable(Unreachable),
+}
+
+#[derive(Debug, Default)]
+struct ServerState {
+    answered: Option<SystemTime>,
+    failing: Option<(SystemTime, String)>,
+    version: Option<Version>,
+    port: Option<u16>,
+}
+
+/// State by server.
+#[derive(Debug, Default)]
+pub(super) struct ServerTable(BTreeMap<String, ServerState>);
+
+impl ServerTable {
+    /// Records an answer; whether the server had been unreachable.
+    pub(super) fn answered(&mut self, server: &str, now: SystemTime) -> bool {
+        let state = self.0.entry(server.to_owned()).or_default();
+        state.answered = Some(now);
+        state.failing.take().is_some()
+    }
+
+    /// Records a failure; whether it is the first since the last answer.
+    pub(super) fn failed(&mut self, server: &str, reason: &str, now: SystemTime) -> bool {
+        let state = self.0.entry(server.to_owned()).or_default();
+        let first = state.failing.is_none();
+        let since = state.failing.take().map_or(now, |(since, _)| since);
+        state.failing = Some((since, reason.to_owned()));
+        first
+    }
+
+    pub(super) fn mounted(&mut self, server: &str, version: Version, now: SystemTime) {
+        self.answered(server, now);
+        if let Some(state) = self.0.get_mut(server) {
+            state.version = Some(version);
+        }
+    }
+
+    pub(super) fn version(&self, server: &str) -> Option<Version> {
+        self.0.get(server)?.version
+    }
+
+    pub(super) fn health(&self, server: &str) -> Option<ServerHealth> {
+        let state = self.0.get(server)?;
+        match &state.failing {
+            Some((since, reason)) => Some(ServerHealth::Unreachable(Unreachable {
+                server: server.to_owned(),
+                since: *since,
+                reason: reason.clone(),
+            })),
+            None => state.answered.map(ServerHealth::Answered),
+        }
+    }
+
+    pub(super) fn unreachable(&self) -> Vec<Unreachable> {
+        let all = self.0.keys().filter_map(|server| self.health(server));
+        all.filter_map(|health| match health {
+            ServerHealth::Unreachable(unreachable) => Some(unreachable),
+            ServerHealth::Answered(_) => None,
+        })
+        .collect()
+    }
+
+    /// The port that is used for the server.
+    pub(super) fn port(&self, server: &str) -> u16 {
+        self.0.get(server).and_then(|state| state.port).unwrap_or(2049)
+    }
+
+    pub(super) fn used(&mut self, server: &str, port: u16) {
+        self.0.entry(server.to_owned()).or_default().port = Some(port);
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn unreachable_since_the_first_failure_until_an_answer() {
+        let mut table = ServerTable::default();
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        assert_eq!(table.health("nas"), None);
+        assert!(table.failed("nas", "refused", at(5)));
+        assert!(!table.failed("nas", "silent", at(9)));
+        let expected = Unreachable { server: "nas".into(), since: at(5), reason: "silent".into() };
+        assert_eq!(table.unreachable(), [expected]);
+        assert!(table.answered("nas", at(20)) && !table.answered("nas", at(21)));
+        assert_eq!(table.health("nas"), Some(ServerHealth::Answered(at(21))));
+        assert!(table.unreachable().is_empty());
+        table.mounted("nas", Version::V41, at(22));
+        table.failed("nas", "silent", at(30));
+        assert_eq!(table.version("nas"), Some(Version::V41));
+        assert_eq!((table.names(), table.version("other")), (vec!["nas".to_owned()], None));
+    }
+}

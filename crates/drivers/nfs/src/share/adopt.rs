@@ -1,0 +1,96 @@
+//! Adoption: records for volumes that csi-driver-nfs or nfs-subdir-external-provisioner created.
+//!
+//! Without a record a volume is mounted, but never deleted. The directory's record comes first: if the adoption stops in
+//! between, nothing references the directory that could delete it, and a repeat finishes it.
+
+use std::collections::BTreeSet;
+
+use super::create::{ATTEMPTS, contended, info};
+use super::files::EntryKind;
+use super::record::{
+    DirectoryIdentity, DirectoryRecord, DirectoryState, DirectoryUse, Origin, VolumeRecord, VolumeState,
+};
+use super::store::Swap;
+use super::{Adopt, ErrorKind, Share, ShareError, VolumeInfo};
+
+impl Share {
+    pub(super) fn adopt(&self, request: &Adopt) -> Result<VolumeInfo, ShareError> {
+        // Before anything is written: most shares have no volume of a wrong handle.
+        let Some(entry) =
+            self.stat(request.path.as_path())?.filter(|entry| entry.kind == EntryKind::Directory)
+        else {
+            let message = format!("volume {} has no directory {}", request.handle, request.path);
+            return Err(ShareError::new(ErrorKind::NotFound, message));
+        };
+        self.ensure_records()?;
+        for _ in 0..ATTEMPTS {
+            let slot = self.read_record::<VolumeRecord>(&request.handle)?;
+            if let Some(volume) = &slot.record {
+                return match (volume.state, volume.path == request.path) {
+                    (VolumeState::Ready, true) => Ok(info(volume, true)),
+                    _ => Err(refused(request, "has a record already, with another directory or state")),
+                };
+            }
+            if !self.adopt_directory(request, entry.file_id)? {
+                continue;
+            }
+            let volume = VolumeRecord {
+                handle: request.handle.clone(),
+                name: request.name.clone(),
+                path: request.path.clone(),
+                state: VolumeState::Ready,
+                size: request.size,
+                context: request.context.clone(),
+                options: request.options.clone(),
+                on_delete: request.on_delete,
+                source: None,
+                mode: None,
+                uid: None,
+                gid: None,
+            };
+            if let Swap::Done(_) = self.swap_record(&slot, Some(volume.clone()))? {
+                return Ok(info(&volume, true));
+            }
+        }
+        Err(contended(&request.handle))
+    }
+
+    /// Adds the volume to its directory's record; false if another controller changed it.
+    fn adopt_directory(&self, request: &Adopt, file_id: u64) -> Result<bool, ShareError> {
+        self.make_parents(&request.path)?;
+        let slot = self.read_record::<DirectoryRecord>(request.path.as_str())?;
+        let record = match slot.record.clone() {
+            None => DirectoryRecord {
+                path: request.path.clone(),
+                origin: Origin::Adopted,
+                identity: Some(DirectoryIdentity { file_id, xattr: None }),
+                usage: DirectoryUse::Volume {
+                    references: BTreeSet::from([request.handle.clone()]),
+                    state: DirectoryState::Ready,
+                },
+            },
+            Some(directory) => match directory.usage {
+                DirectoryUse::Volume { mut references, state: DirectoryState::Ready } => {
+                    if !references.insert(request.handle.clone()) {
+                        return Ok(true);
+                    }
+                    let usage = DirectoryUse::Volume { references, state: DirectoryState::Ready };
+                    DirectoryRecord { usage, ..directory }
+                }
+                DirectoryUse::Volume { .. } => {
+                    return Err(refused(request, "is in a directory that is being created or removed"));
+                }
+                DirectoryUse::Parent => {
+                    return Err(refused(request, "is in a directory that contains other volumes"));
+                }
+                DirectoryUse::Archive { .. } => return Err(refused(request, "is in an archived directory")),
+            },
+        };
+        Ok(matches!(self.swap_record(&slot, Some(record))?, Swap::Done(_)))
+    }
+}
+
+fn refused(request: &Adopt, problem: &str) -> ShareError {
+    let message = format!("volume {} cannot be adopted: it {problem} ({})", request.handle, request.path);
+    ShareError::new(ErrorKind::Precondition, message)
+}

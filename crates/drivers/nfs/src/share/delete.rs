@@ -1,0 +1,322 @@
+//! DeleteVolume: only what the records prove to be the volume's own is touched.
+//!
+//! The volume's record becomes `deleting`, its reference to the directory is removed, and the last reference moves the
+//! directory to the trash or the archive. A handle without a record is success, and nothing is touched.
+
+use super::create::{ATTEMPTS, contended};
+use super::directory::{Found, staged, with_state};
+use super::error::During as _;
+use super::record::{
+    Destination, DirectoryIdentity, DirectoryRecord, DirectoryState, DirectoryUse, Origin, VolumeRecord,
+    VolumeState,
+};
+use super::root::own;
+use super::snapshot_record::JobKey;
+use super::store::{Slot, Swap};
+use super::trash::trash_data;
+use super::{DeleteVolume, ErrorKind, Share, ShareError};
+use crate::parameters::OnDelete;
+use crate::path::{MAX_COMPONENT, SharePath};
+
+impl Share {
+    pub(super) fn delete_volume(&self, request: &DeleteVolume) -> Result<(), ShareError> {
+        for _ in 0..ATTEMPTS {
+            let slot = self.read_record::<VolumeRecord>(&request.handle)?;
+            let Some(volume) = slot.record.clone() else { return Ok(()) };
+            if matches!(volume.state, VolumeState::Deleting { .. }) {
+                return self.finish_delete(&slot);
+            }
+            let on_delete = volume.on_delete.unwrap_or(request.default_on_delete);
+            let deleting = VolumeRecord { state: VolumeState::Deleting { on_delete }, ..volume };
+            if let Swap::Done(slot) = self.swap_record(&slot, Some(deleting))? {
+                return self.finish_delete(&slot);
+            }
+        }
+        Err(contended(&request.handle))
+    }
+
+    /// Finishes a deletion that has begun.
+    pub(super) fn finish_delete(&self, slot: &Slot<VolumeRecord>) -> Result<(), ShareError> {
+        let Some(volume) = &slot.record else { return Ok(()) };
+        let VolumeState::Deleting { on_delete } = volume.state else { return Ok(()) };
+        if volume.source.is_some() {
+            self.cancel_job(&JobKey::Volume(volume.handle.clone()))?;
+        }
+        self.release_directory(&volume.path, &volume.handle, on_delete)?;
+        // An earlier attempt may have stopped before this.
+        self.remove_parents(&volume.path)?;
+        self.release_name(volume)?;
+        // A conflict means that another controller finished it.
+        self.swap_record(slot, None).map(drop)
+    }
+
+    /// Removes a volume's reference to its directory. The last reference decides what happens to the directory.
+    pub(super) fn release_directory(
+        &self,
+        path: &SharePath,
+        handle: &str,
+        on_delete: OnDelete,
+    ) -> Result<(), ShareError> {
+        for _ in 0..ATTEMPTS {
+            let slot = self.read_record::<DirectoryRecord>(path.as_str())?;
+            let Some(directory) = &slot.record else { return Ok(()) };
+            let DirectoryUse::Volume { references, state } = &directory.usage else { return Ok(()) };
+            if !references.contains(handle) {
+                return Ok(());
+            }
+            if let DirectoryState::Removing { .. } = state {
+                return self.finish_removal(&slot);
+            }
+            if references.len() > 1 {
+                let mut references = references.clone();
+                references.remove(handle);
+                let usage = DirectoryUse::Volume { references, state: state.clone() };
+                let released = DirectoryRecord { usage, ..directory.clone() };
+                match self.swap_record(&slot, Some(released))? {
+                    Swap::Done(_) => return Ok(()),
+                    Swap::Conflict => continue,
+                }
+            }
+            let removing = self.removal(directory, state, handle, on_delete)?;
+            match self.swap_record(&slot, removing.clone())? {
+                Swap::Conflict => {}
+                Swap::Done(slot) if removing.is_some() => return self.finish_removal(&slot),
+                Swap::Done(_) => return Ok(()),
+            }
+        }
+        Err(contended(path.as_str()))
+    }
+
+    /// The directory's next record when its last reference goes: `None` to leave the directory as it is.
+    fn removal(
+        &self,
+        directory: &DirectoryRecord,
+        state: &DirectoryState,
+        handle: &str,
+        on_delete: OnDelete,
+    ) -> Result<Option<DirectoryRecord>, ShareError> {
+        let Some(identity) = &directory.identity else { return Ok(None) };
+        let mut on_delete = on_delete;
+        if let DirectoryState::Creating { staging: Some(staging) } = state {
+            // Out of reach for another controller that is about to rename it into place; then it is there, or nowhere.
+            self.discard(&own(["staging", staging]))?;
+            if self.compare(&staged(staging), identity)? == Found::Same {
+                let message = format!("failed to discard the unfinished directory of {handle}; try again");
+                return Err(ShareError::new(ErrorKind::Unavailable, message));
+            }
+            if self.compare(directory.path.as_path(), identity)? != Found::Same {
+                return Ok(None);
+            }
+            // It was never returned to a caller.
+            on_delete = OnDelete::Delete;
+        }
+        let destination = match (directory.origin, on_delete) {
+            (Origin::Existing, _) | (_, OnDelete::Retain) => return Ok(None),
+            (Origin::Created | Origin::Adopted, OnDelete::Delete) => Destination::Trash(self.new_id()?),
+            (Origin::Created | Origin::Adopted, OnDelete::Archive) => {
+                Destination::Archive(self.claim_archive(&directory.path, handle)?)
+            }
+        };
+        let usage = with_state(&directory.usage, DirectoryState::Removing { destination });
+        Ok(Some(DirectoryRecord { usage, ..directory.clone() }))
+    }
+
+    /// Moves a directory to its destination and drops its record. Can be repeated.
+    pub(super) fn finish_removal(&self, slot: &Slot<DirectoryRecord>) -> Result<(), ShareError> {
+        let Some(directory) = &slot.record else { return Ok(()) };
+        let DirectoryUse::Volume { state: DirectoryState::Removing { destination }, .. } = &directory.usage
+        else {
+            return Ok(());
+        };
+        let Some(identity) = &directory.identity else { return Ok(()) };
+        let target = match destination {
+            Destination::Trash(id) => {
+                self.prepare_trash(id, identity)?;
+                trash_data(id)
+            }
+            Destination::Archive(path) => path.as_path().to_owned(),
+        };
+        let path = &directory.path;
+        // The path first: another controller may move it in between.
+        match (self.compare(path.as_path(), identity)?, self.compare(&target, identity)?) {
+            // Moved by an earlier attempt; what is at the path now is not the volume's.
+            (_, Found::Same) => {}
+            (Found::Missing, _) => tracing::warn!(%path, "directory of deleted volume does not exist"),
+            (Found::Other, _) => return Err(wrong_directory(path)),
+            (Found::Same, Found::Other) => match destination {
+                Destination::Trash(_) => return Err(wrong_directory(path)),
+                // Someone created the archive's name by hand.
+                Destination::Archive(taken) => return self.archive_elsewhere(slot, taken),
+            },
+            (Found::Same, Found::Missing) => {
+                if let Destination::Archive(archive) = destination {
+                    match self.make_parents(archive) {
+                        // A parent of the archive became a volume or an archive.
+                        Err(error) if error.kind == ErrorKind::Invalid => {
+                            return self.archive_elsewhere(slot, archive);
+                        }
+                        made => made?,
+                    }
+                }
+                self.move_away(path, identity, &target)?;
+            }
+        }
+        if let Destination::Archive(archive) = destination {
+            self.record_archive(archive, identity)?;
+        }
+        // A conflict means that another controller finished it.
+        self.swap_record(slot, None)?;
+        self.remove_parents(path)
+    }
+
+    /// Renames a volume's directory and checks that it was the right one.
+    fn move_away(
+        &self,
+        path: &SharePath,
+        identity: &DirectoryIdentity,
+        target: &std::path::Path,
+    ) -> Result<(), ShareError> {
+        let renamed = self.files.rename(path.as_path(), target);
+        match (self.compare(target, identity)?, self.compare(path.as_path(), identity)?) {
+            (Found::Same, _) => {
+                if let Some(parent) = target.parent().filter(|parent| *parent != std::path::Path::new("")) {
+                    self.files.sync(parent).during("sync the parent of", &target.display().to_string())?;
+                }
+                Ok(())
+            }
+            // Between the comparison and the rename, another controller moved the volume away, and a new volume was created.
+            (Found::Other, Found::Missing) if renamed.is_ok() => {
+                self.files.rename(target, path.as_path()).during("move back", path.as_str())?;
+                Err(wrong_directory(path))
+            }
+            // Another controller moved and purged it, or the rename failed.
+            (Found::Missing, Found::Missing | Found::Other) => Ok(()),
+            (Found::Missing | Found::Other, _) => {
+                renamed.during("move away", path.as_str())?;
+                Err(wrong_directory(path))
+            }
+        }
+    }
+
+    /// Reserves a name for an archived directory: `archived-<path>`, as csi-driver-nfs, or a unique one if that is taken.
+    fn claim_archive(&self, path: &SharePath, handle: &str) -> Result<SharePath, ShareError> {
+        for attempt in 0..ATTEMPTS {
+            let suffix = if attempt == 0 { String::new() } else { self.new_id()? };
+            let archive = archive_path(path, &suffix);
+            if self.claim_archive_path(&archive, handle)? {
+                return Ok(archive);
+            }
+        }
+        Err(contended(path.as_str()))
+    }
+
+    /// Chooses another name for an archive that cannot be used, and goes on.
+    fn archive_elsewhere(&self, slot: &Slot<DirectoryRecord>, taken: &SharePath) -> Result<(), ShareError> {
+        let Some(directory) = &slot.record else { return Ok(()) };
+        let DirectoryUse::Volume { references, .. } = &directory.usage else { return Ok(()) };
+        let handle = references.first().map(String::as_str).unwrap_or_default();
+        let claim = self.read_record::<DirectoryRecord>(taken.as_str())?;
+        let unused = DirectoryUse::Archive { handle: handle.to_owned() };
+        if claim.record.as_ref().is_some_and(|record| record.usage == unused && record.identity.is_none()) {
+            self.swap_record(&claim, None)?;
+        }
+        let archive = archive_path(&directory.path, &self.new_id()?);
+        if !self.claim_archive_path(&archive, handle)? {
+            return Err(contended(directory.path.as_str()));
+        }
+        let destination = Destination::Archive(archive);
+        let usage = with_state(&directory.usage, DirectoryState::Removing { destination });
+        match self.swap_record(slot, Some(DirectoryRecord { usage, ..directory.clone() }))? {
+            Swap::Done(slot) => self.finish_removal(&slot),
+            Swap::Conflict => Err(contended(directory.path.as_str())),
+        }
+    }
+
+    /// Reserves one name for an archived directory; false if it is taken. A repeat gets the name it reserved before.
+    fn claim_archive_path(&self, archive: &SharePath, handle: &str) -> Result<bool, ShareError> {
+        for parent in archive.parents() {
+            let parent = self.read_record::<DirectoryRecord>(parent.as_str())?;
+            if parent.record.is_some_and(|record| record.usage != DirectoryUse::Parent) {
+                return Ok(false);
+            }
+        }
+        let slot = self.read_record::<DirectoryRecord>(archive.as_str())?;
+        if self.stat(archive.as_path())?.is_some() {
+            return Ok(false);
+        }
+        let usage = DirectoryUse::Archive { handle: handle.to_owned() };
+        match &slot.record {
+            Some(DirectoryRecord { usage: claimed, identity: None, .. }) if *claimed == usage => Ok(true),
+            Some(DirectoryRecord { usage: DirectoryUse::Volume { .. } | DirectoryUse::Parent, .. }) => {
+                Ok(false)
+            }
+            // An archive that the administrator removed can be replaced; one that is still being moved cannot.
+            Some(DirectoryRecord { usage: DirectoryUse::Archive { .. }, identity: None, .. }) => Ok(false),
+            Some(DirectoryRecord { usage: DirectoryUse::Archive { .. }, identity: Some(_), .. }) | None => {
+                let record =
+                    DirectoryRecord { path: archive.clone(), origin: Origin::Created, identity: None, usage };
+                Ok(matches!(self.swap_record(&slot, Some(record))?, Swap::Done(_)))
+            }
+        }
+    }
+
+    /// Records that an archive is in place.
+    fn record_archive(&self, archive: &SharePath, identity: &DirectoryIdentity) -> Result<(), ShareError> {
+        let slot = self.read_record::<DirectoryRecord>(archive.as_str())?;
+        match slot.record.clone() {
+            Some(record) if record.identity.is_none() => {
+                self.swap_record(
+                    &slot,
+                    Some(DirectoryRecord { identity: Some(identity.clone()), ..record }),
+                )?;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `archived-<path>`, or with a suffix; the first component is shortened to what a file name can have.
+fn archive_path(path: &SharePath, suffix: &str) -> SharePath {
+    const PREFIX: &str = "archived-";
+    let (first, rest) = match path.as_str().split_once('/') {
+        Some((first, rest)) => (first, Some(rest)),
+        None => (path.as_str(), None),
+    };
+    let suffix =
+        suffix.split('-').next().filter(|suffix| !suffix.is_empty()).map(|suffix| format!("-{suffix}"));
+    let suffix = suffix.unwrap_or_default();
+    let mut end = first.len().min(MAX_COMPONENT - PREFIX.len() - suffix.len());
+    while !first.is_char_boundary(end) {
+        end -= 1;
+    }
+    let name = format!("{PREFIX}{}{suffix}", &first[..end]);
+    let joined = rest.map_or_else(|| name.clone(), |rest| format!("{name}/{rest}"));
+    // A prefix does not make an allowed path invalid, except that it can become too long.
+    SharePath::new(&joined).or_else(|_| SharePath::new(&name)).unwrap_or_else(|_| path.clone())
+}
+
+fn wrong_directory(path: &SharePath) -> ShareError {
+    let message = format!(
+        "directory {path} is not the one that was created for the volume (other file ID), so it was not touched: move it \
+         away to let the deletion finish"
+    );
+    ShareError::new(ErrorKind::Internal, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // B8
+    #[test]
+    fn archive_names_are_those_of_csi_driver_nfs_or_unique() {
+        let path = |text: &str| SharePath::new(text).unwrap();
+        assert_eq!(archive_path(&path("a"), "").as_str(), "archived-a");
+        assert_eq!(archive_path(&path("a/b"), "").as_str(), "archived-a/b");
+        assert_eq!(archive_path(&path("a/b"), "0123-4567").as_str(), "archived-a-0123/b");
+        let long = "ä".repeat(127);
+        let archived = archive_path(&path(&long), "01234567-89");
+        assert!(archived.as_str().len() <= MAX_COMPONENT && archived.as_str().ends_with("-01234567"));
+    }
+}

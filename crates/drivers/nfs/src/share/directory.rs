@@ -1,0 +1,397 @@
+//! The directories of volumes and of their parents: claim, create, place.
+//!
+//! A directory's record is its lock: whoever writes it decides what happens at that path. New directories are made in the
+//! staging area under a random name, recorded with their identity, and renamed into place, so that each step can be
+//! recognized later. Nothing is taken for the driver's own because of its path alone.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::create::{ATTEMPTS, contended};
+use super::error::During as _;
+use super::files::{Entry, EntryKind};
+use super::record::{DirectoryIdentity, DirectoryRecord, DirectoryState, DirectoryUse, Origin, VolumeRecord};
+use super::root::own;
+use super::store::{Slot, Swap};
+use super::{ErrorKind, Share, ShareError};
+use crate::path::SharePath;
+
+/// The mode of a volume's directory if the class does not say it, and of parents: as csi-driver-nfs creates them.
+const DEFAULT_MODE: u32 = 0o755;
+
+/// What is at a path, compared with a recorded identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The recorded directory.
+    Same,
+    /// Something else.
+    Other,
+    /// Nothing.
+    Missing,
+}
+
+impl Share {
+    /// Makes sure that the volume's directory is in place and references the volume.
+    pub(super) fn make_directory(&self, volume: &VolumeRecord) -> Result<(), ShareError> {
+        for _ in 0..ATTEMPTS {
+            self.make_parents(&volume.path)?;
+            let slot = self.read_record::<DirectoryRecord>(volume.path.as_str())?;
+            let Some(directory) = slot.record.clone() else {
+                let claimed = self.new_directory(volume)?;
+                self.swap_record(&slot, Some(claimed))?;
+                continue;
+            };
+            match &directory.usage {
+                DirectoryUse::Parent => {
+                    return Err(nested(&volume.path, "contains directories of other volumes"));
+                }
+                DirectoryUse::Archive { handle } => {
+                    if self.stat(volume.path.as_path())?.is_none() {
+                        // The administrator removed the archive.
+                        self.swap_record(&slot, None)?;
+                        continue;
+                    }
+                    return Err(nested(&volume.path, &format!("holds the archived volume {handle}")));
+                }
+                DirectoryUse::Volume { state: DirectoryState::Removing { .. }, .. } => {
+                    self.finish_removal(&slot)?;
+                }
+                DirectoryUse::Volume { references, state } if !references.contains(&volume.handle) => {
+                    if *state != DirectoryState::Ready {
+                        let message =
+                            format!("directory {} is being created for another volume", volume.path);
+                        return Err(ShareError::new(ErrorKind::InProgress { percent: None }, message));
+                    }
+                    refuse_source(volume)?;
+                    let mut references = references.clone();
+                    references.insert(volume.handle.clone());
+                    let usage = DirectoryUse::Volume { references, state: DirectoryState::Ready };
+                    self.swap_record(&slot, Some(DirectoryRecord { usage, ..directory }))?;
+                }
+                DirectoryUse::Volume { state: DirectoryState::Ready, .. } => return Ok(()),
+                DirectoryUse::Volume { state: DirectoryState::Creating { staging }, .. } => {
+                    match (&directory.identity, staging) {
+                        (Some(identity), Some(staging)) => self.place(volume, &slot, identity, staging)?,
+                        _ => self.stage(volume, &slot)?,
+                    }
+                }
+            }
+        }
+        Err(contended(volume.path.as_str()))
+    }
+
+    /// The first record of a volume's directory: to be created, or one that exists and is not the driver's.
+    fn new_directory(&self, volume: &VolumeRecord) -> Result<DirectoryRecord, ShareError> {
+        let references = BTreeSet::from([volume.handle.clone()]);
+        let path = volume.path.clone();
+        Ok(match self.stat(volume.path.as_path())? {
+            None => {
+                let state = DirectoryState::Creating { staging: None };
+                let usage = DirectoryUse::Volume { references, state };
+                DirectoryRecord { path, origin: Origin::Created, identity: None, usage }
+            }
+            Some(entry) => {
+                let identity = existing_directory(&volume.path, &entry)?;
+                refuse_source(volume)?;
+                let usage = DirectoryUse::Volume { references, state: DirectoryState::Ready };
+                DirectoryRecord { path, origin: Origin::Existing, identity: Some(identity), usage }
+            }
+        })
+    }
+
+    /// Makes the new directory in the staging area and records it. If another controller was faster, its directory is used.
+    fn stage(&self, volume: &VolumeRecord, slot: &Slot<DirectoryRecord>) -> Result<(), ShareError> {
+        let staging = match volume.source {
+            None => self.stage_empty(volume)?,
+            Some(_) => self.staged_content(volume)?,
+        };
+        let data = staged(&staging);
+        let Some(entry) = self.stat(&data)? else { return Ok(()) };
+        let xattr = self.new_id()?;
+        let named =
+            self.files.set_id(&data, &xattr).during("set the ID of the directory of", &volume.handle)?;
+        let identity = DirectoryIdentity { file_id: entry.file_id, xattr: named.then_some(xattr) };
+        let Some(directory) = slot.record.clone() else { return Ok(()) };
+        let usage = with_state(&directory.usage, DirectoryState::Creating { staging: Some(staging.clone()) });
+        let recorded = DirectoryRecord { identity: Some(identity), usage, ..directory };
+        match self.swap_record(slot, Some(recorded))? {
+            Swap::Done(_) => Ok(()),
+            // The copy of a source is one for all controllers.
+            Swap::Conflict if volume.source.is_some() => Ok(()),
+            Swap::Conflict => self.discard(&own(["staging", &staging])),
+        }
+    }
+
+    /// Makes an empty directory in the staging area, with the owner and mode of the class.
+    fn stage_empty(&self, volume: &VolumeRecord) -> Result<String, ShareError> {
+        let staging = self.new_id()?;
+        self.ensure_dir(&own(["staging", &staging]))?;
+        let data = staged(&staging);
+        self.ensure_dir(&data)?;
+        self.set_attributes(volume, &data)?;
+        Ok(staging)
+    }
+
+    /// Sets the owner and the mode that the class requests for a volume's directory.
+    pub(super) fn set_attributes(&self, volume: &VolumeRecord, dir: &Path) -> Result<(), ShareError> {
+        if volume.uid.is_some() || volume.gid.is_some() {
+            let owned = self.files.set_owner(dir, volume.uid, volume.gid);
+            owned.during("set the owner of the directory of", &volume.handle)?;
+        }
+        // After the owner: chown removes setuid and setgid.
+        let mode = volume.mode.unwrap_or(DEFAULT_MODE);
+        self.files.set_mode(dir, mode).during("set the mode of the directory of", &volume.handle)
+    }
+
+    /// Renames the staged directory into place.
+    fn place(
+        &self,
+        volume: &VolumeRecord,
+        slot: &Slot<DirectoryRecord>,
+        identity: &DirectoryIdentity,
+        staging: &str,
+    ) -> Result<(), ShareError> {
+        let (path, data) = (volume.path.as_path(), staged(staging));
+        let Some(directory) = slot.record.clone() else { return Ok(()) };
+        // The staged one first: another controller may rename it in between.
+        let (at_data, at_path) = (self.compare(&data, identity)?, self.compare(path, identity)?);
+        match (at_path, at_data) {
+            (Found::Missing, Found::Same) => {
+                let renamed = self.files.rename(&data, path);
+                match self.compare(path, identity)? {
+                    Found::Same if self.parents_hold(&volume.path)? => {}
+                    // A parent became another volume's directory: take it back, and let the next attempt decide.
+                    Found::Same => {
+                        return self.files.rename(path, &data).during("move back", volume.path.as_str());
+                    }
+                    // A parent was removed: the next attempt makes it again.
+                    Found::Missing if is_missing(&renamed) => return Ok(()),
+                    Found::Missing | Found::Other => {
+                        return renamed.during("move the new directory to", volume.path.as_str());
+                    }
+                }
+            }
+            (Found::Same, _) => {}
+            // Neither in place nor staged: it was removed by hand.
+            (Found::Missing, _) => {
+                let usage = with_state(&directory.usage, DirectoryState::Creating { staging: None });
+                self.swap_record(slot, Some(DirectoryRecord { identity: None, usage, ..directory }))?;
+                return Ok(());
+            }
+            // Someone created it after the claim: it is not the driver's.
+            (Found::Other, _) => {
+                self.discard(&own(["staging", staging]))?;
+                let replaced = match volume.source {
+                    None => self.new_directory(volume)?,
+                    Some(_) => return refuse_source(volume),
+                };
+                self.swap_record(slot, Some(replaced))?;
+                return Ok(());
+            }
+        }
+        if let Some(parent) = path.parent().filter(|parent| *parent != Path::new("")) {
+            self.files.sync(parent).during("sync the parent of", volume.path.as_str())?;
+        }
+        let usage = with_state(&directory.usage, DirectoryState::Ready);
+        let ready = DirectoryRecord { usage, ..directory };
+        if let Swap::Done(_) = self.swap_record(slot, Some(ready))? {
+            self.discard(&own(["staging", staging]))?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the directories above a path exist, and that none of them is a volume.
+    pub(super) fn make_parents(&self, path: &SharePath) -> Result<(), ShareError> {
+        for _ in 0..ATTEMPTS {
+            let mut complete = true;
+            for parent in path.parents() {
+                complete = self.make_parent(path, &parent)?;
+                if !complete {
+                    break;
+                }
+            }
+            if complete {
+                return Ok(());
+            }
+        }
+        Err(contended(path.as_str()))
+    }
+
+    /// Makes one parent; false if its own parent was removed meanwhile.
+    fn make_parent(&self, path: &SharePath, parent: &SharePath) -> Result<bool, ShareError> {
+        let record = |origin, identity| {
+            Some(DirectoryRecord { path: parent.clone(), origin, identity, usage: DirectoryUse::Parent })
+        };
+        for _ in 0..ATTEMPTS {
+            let slot = self.read_record::<DirectoryRecord>(parent.as_str())?;
+            let next = match &slot.record {
+                None => match self.stat(parent.as_path())? {
+                    None => record(Origin::Created, None),
+                    Some(entry) => record(Origin::Existing, Some(existing_directory(parent, &entry)?)),
+                },
+                Some(DirectoryRecord { usage: DirectoryUse::Parent, identity: Some(identity), .. }) => {
+                    match (self.compare(parent.as_path(), identity)?, self.stat(parent.as_path())?) {
+                        (Found::Same, _) => return Ok(true),
+                        (_, Some(entry)) => {
+                            record(Origin::Existing, Some(existing_directory(parent, &entry)?))
+                        }
+                        (_, None) => record(Origin::Created, None),
+                    }
+                }
+                // The intent was recorded before: what is there now is the driver's, and at most an empty directory is lost.
+                Some(DirectoryRecord { usage: DirectoryUse::Parent, identity: None, .. }) => {
+                    match self.create_parent(parent)? {
+                        Some(identity) => record(Origin::Created, Some(identity)),
+                        None => return Ok(false),
+                    }
+                }
+                Some(DirectoryRecord {
+                    usage: DirectoryUse::Volume { state: DirectoryState::Removing { .. }, .. },
+                    ..
+                }) => {
+                    self.finish_removal(&slot)?;
+                    continue;
+                }
+                Some(DirectoryRecord { usage: DirectoryUse::Volume { .. }, .. }) => {
+                    return Err(nested(
+                        path,
+                        &format!("is inside {parent}, the directory of another volume"),
+                    ));
+                }
+                Some(DirectoryRecord { usage: DirectoryUse::Archive { handle }, .. }) => {
+                    return Err(nested(path, &format!("is inside {parent}, the archived volume {handle}")));
+                }
+            };
+            self.swap_record(&slot, next)?;
+        }
+        Err(contended(parent.as_str()))
+    }
+
+    /// Creates a parent whose intent is recorded; `None` if its own parent is gone.
+    fn create_parent(&self, parent: &SharePath) -> Result<Option<DirectoryIdentity>, ShareError> {
+        match self.files.create_dir(parent.as_path()) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            created => created.during("create the parent directory", parent.as_str())?,
+        }
+        let Some(entry) = self.stat(parent.as_path())? else { return Ok(None) };
+        let identity = existing_directory(parent, &entry)?;
+        if entry.mode == 0o700 {
+            let changed = self.files.set_mode(parent.as_path(), DEFAULT_MODE);
+            changed.during("set the mode of the parent directory", parent.as_str())?;
+        }
+        Ok(Some(identity))
+    }
+
+    /// Whether all directories above a path are still recorded as parents, and not as another volume's directory.
+    fn parents_hold(&self, path: &SharePath) -> Result<bool, ShareError> {
+        for parent in path.parents() {
+            let slot = self.read_record::<DirectoryRecord>(parent.as_str())?;
+            if !matches!(slot.record, Some(DirectoryRecord { usage: DirectoryUse::Parent, .. })) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Removes the empty directories above a path that the driver created.
+    pub(super) fn remove_parents(&self, path: &SharePath) -> Result<(), ShareError> {
+        for parent in path.parents().into_iter().rev() {
+            let slot = self.read_record::<DirectoryRecord>(parent.as_str())?;
+            if slot.record.is_none() && self.stat(parent.as_path())?.is_none() {
+                // Removed by an attempt that stopped before the next one.
+                continue;
+            }
+            let Some(DirectoryRecord {
+                usage: DirectoryUse::Parent,
+                origin: Origin::Created,
+                identity: Some(identity),
+                ..
+            }) = &slot.record
+            else {
+                return Ok(());
+            };
+            match self.compare(parent.as_path(), identity)? {
+                Found::Other => return Ok(()),
+                Found::Missing => {}
+                Found::Same => match self.files.remove_dir(parent.as_path()) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => {
+                        // Not empty, or not allowed: the directory stays, as it would with csi-driver-nfs.
+                        tracing::debug!(path = %parent, %error, "parent directory stays");
+                        return Ok(());
+                    }
+                    Ok(()) => {}
+                },
+            }
+            self.swap_record(&slot, None)?;
+        }
+        Ok(())
+    }
+
+    /// Compares what is at a path with a recorded identity.
+    pub(super) fn compare(&self, path: &Path, identity: &DirectoryIdentity) -> Result<Found, ShareError> {
+        let Some(entry) = self.stat(path)? else { return Ok(Found::Missing) };
+        if entry.kind != EntryKind::Directory || entry.file_id != identity.file_id {
+            return Ok(Found::Other);
+        }
+        let Some(expected) = &identity.xattr else { return Ok(Found::Same) };
+        match self.files.id(path) {
+            Ok(found) if found.as_ref() == Some(expected) => Ok(Found::Same),
+            Ok(_) => Ok(Found::Other),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Missing),
+            Err(error) => Err(error).during("read the ID of", &path.display().to_string()),
+        }
+    }
+
+    /// Reads the attributes of a path.
+    pub(super) fn stat(&self, path: &Path) -> Result<Option<Entry>, ShareError> {
+        self.files.stat(path).during("read", &path.display().to_string())
+    }
+}
+
+/// The directory that is being prepared in a staging area.
+pub(super) fn staged(staging: &str) -> PathBuf {
+    own(["staging", staging, "data"])
+}
+
+/// The same use in another state.
+pub(super) fn with_state(usage: &DirectoryUse, state: DirectoryState) -> DirectoryUse {
+    match usage {
+        DirectoryUse::Volume { references, .. } => {
+            DirectoryUse::Volume { references: references.clone(), state }
+        }
+        other => other.clone(),
+    }
+}
+
+/// The identity of a directory that was there before.
+fn existing_directory(path: &SharePath, entry: &Entry) -> Result<DirectoryIdentity, ShareError> {
+    match entry.kind {
+        EntryKind::Directory => Ok(DirectoryIdentity { file_id: entry.file_id, xattr: None }),
+        EntryKind::File | EntryKind::Symlink | EntryKind::Other => Err(ShareError::new(
+            ErrorKind::Invalid,
+            format!("{path} exists and is not a directory: remove it, or use another subDir"),
+        )),
+    }
+}
+
+/// Content is never copied into a directory that exists.
+fn refuse_source(volume: &VolumeRecord) -> Result<(), ShareError> {
+    match volume.source {
+        None => Ok(()),
+        Some(_) => Err(ShareError::new(
+            ErrorKind::AlreadyExists,
+            format!("directory {} exists, so nothing can be copied into it: use another subDir", volume.path),
+        )),
+    }
+}
+
+fn nested(path: &SharePath, problem: &str) -> ShareError {
+    ShareError::new(ErrorKind::Invalid, format!("directory {path} {problem}: use another subDir"))
+}
+
+fn is_missing(result: &io::Result<()>) -> bool {
+    matches!(result, Err(error) if error.kind() == io::ErrorKind::NotFound)
+}

@@ -1,0 +1,10 @@
+//! Tests of volumes on a plain directory.
+
+mod bugs;
+mod crashes;
+mod faults;
+mod races;
+mod snapshot_crashes;
+mod snapshots;
+mod support;
+mod volumes;
