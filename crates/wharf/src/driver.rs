@@ -2,6 +2,7 @@
 
 mod digitalocean;
 mod local;
+mod nfs;
 
 use clap::{Args, Subcommand};
 
@@ -16,11 +17,13 @@ pub(crate) struct DriverArgs {
 enum Driver {
     Local(Box<local::Args>),
     Digitalocean(Box<digitalocean::Args>),
+    Nfs(Box<nfs::Args>),
 }
 
 pub(crate) async fn run(args: DriverArgs) -> anyhow::Result<()> {
     match args.driver {
         Driver::Local(args) => local::run(*args).await,
         Driver::Digitalocean(args) => digitalocean::run(*args).await,
+        Driver::Nfs(args) => nfs::run(*args).await,
     }
 }

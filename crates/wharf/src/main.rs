@@ -42,6 +42,10 @@ fn main() -> ExitCode {
     if let Some(code) = wharf_container::run_helper(std::env::args_os()) {
         return code;
     }
+    // Likewise the worker processes of the NFS driver.
+    if let Some(code) = wharf_driver_nfs::worker::main(std::env::args_os()) {
+        return code;
+    }
     match std::env::args_os().next().and_then(|argv0| Program::from_argv0(&argv0)) {
         Some(program) => run_as_upstream(program),
         None => {

@@ -7,6 +7,7 @@
 pub mod archive;
 pub mod controller;
 pub mod copy;
+mod driver;
 pub mod handle;
 pub mod mount;
 pub mod node;
@@ -17,6 +18,8 @@ pub mod server;
 pub mod share;
 pub mod template;
 pub mod worker;
+
+pub use driver::{Config, NfsDriver, driver};
 
 /// The driver's default name: that of csi-driver-nfs.
 pub const DRIVER_NAME: &str = "nfs.csi.k8s.io";
