@@ -1,52 +1,13 @@
-//! Snapshots, restores and clones through the controller.
+//! Sources and snapshot handles that must not be used.
 
 use wharf_driver::backend::{
-    DeleteSnapshot, GetSnapshot, ListSnapshots, NewSnapshot, SnapshotError, Snapshots as _,
-    VolumeContentSource,
+    DeleteSnapshot, NewSnapshot, SnapshotError, Snapshots as _, VolumeContentSource,
 };
 
 use super::*;
 
 fn from(name: &str, source: VolumeContentSource) -> NewVolume {
     requested(name, &[]).source(Some(source))
-}
-
-#[tokio::test]
-async fn snapshot_is_taken_restored_listed_and_deleted() {
-    for format in ["tree", "tar.zst", "tar.gz"] {
-        let (directories, controller) = controller(OnDelete::Delete);
-        let volume = controller.create(&requested("pvc-1", &[])).await.unwrap();
-        std::fs::write(directories.at("pvc-1/data"), "1").unwrap();
-        let new = NewSnapshot::new("snap-1", volume.id.clone()).parameters(map(&[("format", format)]));
-        let snapshot = controller.create_snapshot(&new).await.unwrap();
-        assert_eq!(snapshot.id, "srv#share#snap-1#snap-1#pvc-1", "{format}");
-        assert!(snapshot.ready_to_use && snapshot.source == volume.id, "{format}");
-        assert_eq!(controller.create_snapshot(&new).await.unwrap(), snapshot, "{format}");
-        assert_eq!(
-            controller.get_snapshot(&GetSnapshot::new(snapshot.id.clone())).await.unwrap(),
-            Some(snapshot.clone()),
-            "{format}"
-        );
-        for list in [ListSnapshots::new(10), ListSnapshots::new(10).source(Some(volume.id.clone()))] {
-            let listed = controller.list_snapshots(&list).await.unwrap();
-            assert_eq!((listed.entries, listed.more), (vec![snapshot.clone()], false), "{format}");
-        }
-        std::fs::write(directories.at("pvc-1/data"), "2").unwrap();
-        let restored = from("pvc-2", VolumeContentSource::Snapshot(snapshot.id.clone()));
-        assert_eq!(controller.create(&restored).await.unwrap().source, restored.source, "{format}");
-        assert_eq!(std::fs::read_to_string(directories.at("pvc-2/data")).unwrap(), "1", "{format}");
-        let cloned = from("pvc-3", VolumeContentSource::Volume(volume.id.clone()));
-        controller.create(&cloned).await.unwrap();
-        assert_eq!(std::fs::read_to_string(directories.at("pvc-3/data")).unwrap(), "2", "{format}");
-
-        controller.delete_snapshot(&DeleteSnapshot::new(snapshot.id.clone())).await.unwrap();
-        controller.delete_snapshot(&DeleteSnapshot::new(snapshot.id.clone())).await.unwrap();
-        assert_eq!(controller.get_snapshot(&GetSnapshot::new(snapshot.id)).await.unwrap(), None, "{format}");
-        for name in ["pvc-1", "pvc-2", "pvc-3"] {
-            controller.delete(&DeleteVolume::new(format!("srv#share#{name}##"))).await.unwrap();
-            assert!(!directories.at(name).exists(), "{format} {name}");
-        }
-    }
 }
 
 // B19
