@@ -42,13 +42,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn measure(what: &str, dir: &Path, source: &Path) -> Result<(), Box<dyn Error>> {
     let (mut cp, mut own) = (Vec::new(), Vec::new());
     let mut cloned = 0;
+    let name = source.file_name().unwrap_or_default().display();
     for round in 0..ROUNDS {
-        let target = dir.join(format!("cp-{round}"));
+        let target = dir.join(format!("cp-{name}-{round}"));
         cp.push(time(|| {
             run(Command::new("cp").arg("-a").arg(source).arg(&target))?;
             run(Command::new("sync").arg("-f").arg(&target))
         })?);
-        let target = dir.join(format!("own-{round}"));
+        let target = dir.join(format!("own-{name}-{round}"));
         fs::create_dir(&target)?;
         own.push(time(|| {
             let (from, to) = (File::open(source)?, File::open(&target)?);
