@@ -1,5 +1,7 @@
 //! The copier on a file system that can share blocks. Needs root, a loop device and xfs.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs::{self, File};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd as _;
