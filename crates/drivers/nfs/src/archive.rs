@@ -9,7 +9,6 @@
 //! further names of a file are stored with its contents again, and FIFOs as empty files. Own PAX records tell this driver
 //! what they are.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::ops::ControlFlow;
@@ -99,19 +98,18 @@ impl Default for UnpackOptions {
 }
 
 /// Packs the directory `from` into the empty file `out`. When the function returns without an error, the archive is complete
-/// and on stable storage. Names in `exclude` are skipped in the root.
+/// and on stable storage.
 pub fn pack(
     from: BorrowedFd<'_>,
     out: &File,
     format: ArchiveFormat,
-    exclude: &[OsString],
     progress: &dyn Fn(Progress) -> ControlFlow<()>,
 ) -> Result<PackedArchive, CopyError> {
     let error = |step| move |source: io::Error| CopyError::call(step, "the archive", source);
     let mut file = Hashing::new(out);
     let report = {
         let buffered = BufWriter::with_capacity(BUFFER, &mut file);
-        let packer = |out: &mut dyn Write| pack::pack(from, out, format.is_compatible(), exclude, progress);
+        let packer = |out: &mut dyn Write| pack::pack(from, out, format.is_compatible(), progress);
         // Every layer is finished by name: a destructor would swallow the error of the last write.
         let (report, mut buffered) = match format {
             ArchiveFormat::Tar => {

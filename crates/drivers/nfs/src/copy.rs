@@ -7,7 +7,6 @@
 //! The source can be in use. Each file is copied as it is at some moment; files that change or disappear meanwhile are
 //! counted in the [`CopyReport`]. The target must be empty and nobody else may write to it.
 
-use std::ffi::OsString;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
@@ -44,13 +43,11 @@ pub struct CopyOptions {
     pub keep: Keep,
     /// How to check the copy.
     pub verify: Verify,
-    /// Names in the root of the source that are not copied.
-    pub exclude: Vec<OsString>,
 }
 
 impl Default for CopyOptions {
     fn default() -> Self {
-        Self { threads: DEFAULT_THREADS, keep: Keep::Exact, verify: Verify::Sizes, exclude: Vec::new() }
+        Self { threads: DEFAULT_THREADS, keep: Keep::Exact, verify: Verify::Sizes }
     }
 }
 

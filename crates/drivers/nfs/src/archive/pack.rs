@@ -4,7 +4,7 @@
 //! that vanishes is left out. All of them are counted.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, OsString};
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
@@ -25,7 +25,6 @@ pub(super) fn pack(
     from: BorrowedFd<'_>,
     out: &mut dyn Write,
     compatible: bool,
-    exclude: &[OsString],
     progress: &dyn Fn(Progress) -> ControlFlow<()>,
 ) -> Result<CopyReport, CopyError> {
     let mut packer = Packer {
@@ -36,7 +35,7 @@ pub(super) fn pack(
         reporter: Reporter::new(progress),
         buffer: vec![0; BUFFER],
     };
-    packer.pack_tree(from, exclude)?;
+    packer.pack_tree(from)?;
     // If the export itself is gone, every entry looks as if it had vanished.
     let flags = rustix::fs::AtFlags::EMPTY_PATH | rustix::fs::AtFlags::STATX_FORCE_SYNC;
     rustix::fs::statx(from, c"", flags, rustix::fs::StatxFlags::BASIC_STATS)
@@ -69,12 +68,11 @@ struct Level {
 
 impl Packer<'_> {
     /// Depth first, so that the number of open directories is the depth of the tree.
-    fn pack_tree(&mut self, from: BorrowedFd<'_>, exclude: &[OsString]) -> Result<(), CopyError> {
+    fn pack_tree(&mut self, from: BorrowedFd<'_>) -> Result<(), CopyError> {
         let error = |step| move |source: io::Error| CopyError::call(step, "", source);
         let dir = from.try_clone_to_owned().map_err(error("open"))?;
         let stat = rustix::fs::fstat(&dir).map_err(io::Error::from).map_err(error("read"))?;
-        let mut names = list(dir.as_fd()).map_err(error("list"))?;
-        names.retain(|name| !exclude.iter().any(|other| other.as_bytes() == name.to_bytes()));
+        let names = list(dir.as_fd()).map_err(error("list"))?;
         self.write_dir(b".", &dir, &stat)?;
         let mut levels = vec![Level { dir, path: Vec::new(), names }];
         while let Some(level) = levels.last_mut() {

@@ -23,7 +23,7 @@ fn go_on(_: Progress) -> ControlFlow<()> {
 
 fn packed(from: &Path, format: ArchiveFormat) -> (File, PackedArchive) {
     let mut out = tempfile::tempfile().unwrap();
-    let archive = pack(open_dir(from).as_fd(), &out, format, &[], &go_on).unwrap();
+    let archive = pack(open_dir(from).as_fd(), &out, format, &go_on).unwrap();
     out.rewind().unwrap();
     (out, archive)
 }
@@ -167,7 +167,7 @@ fn gnu_tar_unpacks_our_archives() {
     std::os::unix::fs::FileExt::write_all_at(&sparse, b"data", 5 << 20).unwrap();
     for (format, flag) in [(ArchiveFormat::TarGz, "-xzf"), (ArchiveFormat::Tar, "-xf")] {
         let archive = tempfile::NamedTempFile::new().unwrap();
-        pack(open_dir(from.path()).as_fd(), archive.as_file(), format, &[], &go_on).unwrap();
+        pack(open_dir(from.path()).as_fd(), archive.as_file(), format, &go_on).unwrap();
         let to = TempDir::new().unwrap();
         let mut tar = Command::new("tar");
         assert!(
@@ -277,7 +277,7 @@ fn full_file_system_fails_the_archive_at_every_size() {
     for pages in 1..24 {
         run("mount", &["-t", "tmpfs", "-o", &format!("size={}k", 4 * pages), "none"]);
         let out = File::create_new(to.path().join("out")).unwrap();
-        let result = pack(open_dir(from.path()).as_fd(), &out, ArchiveFormat::TarGz, &[], &go_on);
+        let result = pack(open_dir(from.path()).as_fd(), &out, ArchiveFormat::TarGz, &go_on);
         match result {
             Ok(_) => {
                 let input = File::open(to.path().join("out")).unwrap();

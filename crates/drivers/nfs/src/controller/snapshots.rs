@@ -42,15 +42,31 @@ impl Snapshots for Controller {
         let export = export.map_err(SnapshotError::Invalid)?;
         let handle = SnapshotHandle::new(&location.server, &location.share, name, &source);
         handle.location().map_err(|error| SnapshotError::Invalid(error.to_string()))?;
+        let format = SnapshotFormat::parse(parameters.format.as_deref())
+            .ok_or_else(|| SnapshotError::Invalid("format must be tree, tar.zst or tar.gz".to_owned()))?;
         let create = share::CreateSnapshot {
             name: name.to_owned(),
             handle: handle.to_string(),
             source: request.source.clone(),
-            format: SnapshotFormat::choose(parameters.format.as_deref()).unwrap_or(SnapshotFormat::Tree),
+            format,
         };
         let response = self.call_with_job(&export, Request::CreateSnapshot(create)).await;
         match response.map_err(CallError::from)? {
-            Response::CreateSnapshot(created) => Ok(to_sdk_snapshot(created.map_err(CallError::from)?)),
+            Response::CreateSnapshot(created) => {
+                let created = created.map_err(CallError::from)?;
+                let report = &created.report;
+                tracing::info!(
+                    snapshot = created.handle,
+                    entries = report.entries(),
+                    bytes = report.bytes,
+                    changed = report.changed,
+                    vanished = report.vanished,
+                    sockets = report.sockets,
+                    devices = report.devices,
+                    "created snapshot"
+                );
+                Ok(to_sdk_snapshot(created))
+            }
             other => Err(CallError::from(unexpected(&other)).into()),
         }
     }

@@ -183,10 +183,6 @@ impl<'a> Walk<'a> {
             self.queue.push([Task::Entries(node.clone(), std::mem::take(batch))]);
         };
         let result = beneath::each_entry(node.from.as_fd(), |name, kind| {
-            let excluded = |excluded: &std::ffi::OsString| excluded.as_bytes() == name.to_bytes();
-            if node.parent.is_none() && self.options.exclude.iter().any(excluded) {
-                return Ok(());
-            }
             batch.push((name.to_owned(), kind));
             if batch.len() == BATCH {
                 flush(&mut batch);

@@ -50,7 +50,8 @@ mod tests {
 
     #[test]
     fn ladder_goes_from_plain_to_lazy_and_forces_only_if_allowed() {
-        const TABLE: [(bool, Option<UnmountMode>, Option<bool>, bool, LadderStep); 14] = [
+        type Row = (bool, Option<UnmountMode>, Option<bool>, bool, LadderStep);
+        const TABLE: [Row; 14] = [
             (false, None, None, false, LadderStep::RemoveTarget),
             (false, Some(Plain), Some(false), true, LadderStep::RemoveTarget),
             (false, Some(Detach), Some(false), false, LadderStep::RemoveTarget),

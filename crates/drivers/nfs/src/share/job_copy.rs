@@ -12,7 +12,7 @@ use super::files::EntryKind;
 use super::job::{OwnedJob, in_staging};
 use super::record::{VolumeRecord, VolumeState};
 use super::root::own;
-use super::snapshot_record::{JobKey, JobResult, SnapshotFormat, SnapshotRecord, SnapshotState};
+use super::snapshot_record::{JobKey, JobResult, SnapshotRecord, SnapshotState};
 use super::snapshot_upstream::{archive_path, safe_handle};
 use super::{ErrorKind, Share, ShareError};
 use crate::archive::{self, ArchiveFormat, UnpackOptions};
@@ -162,9 +162,8 @@ impl Share {
             }
             opened => opened.during(step, &snapshot.name)?,
         };
-        let packed =
-            archive::pack(from.as_fd(), &out, format, &[], &|progress| self.heartbeat(job, progress))
-                .map_err(|error| copy_error("create snapshot", &snapshot.name, &error))?;
+        let packed = archive::pack(from.as_fd(), &out, format, &|progress| self.heartbeat(job, progress))
+            .map_err(|error| copy_error("create snapshot", &snapshot.name, &error))?;
         self.job_done(packed.report, Some(packed.sha256))
     }
 
@@ -250,20 +249,6 @@ impl Share {
             }
             // Its checksum proves it.
             ContentSource::Archive { .. } => Ok(()),
-        }
-    }
-}
-
-impl SnapshotFormat {
-    /// The format for a class's `format` and the flag --enable-snapshot-compression: compression asks for the format of
-    /// csi-driver-nfs only where a class does.
-    pub fn choose(class: Option<&str>) -> Option<Self> {
-        match class {
-            None | Some("tree") => Some(Self::Tree),
-            Some("tar.zst") => Some(Self::TarZst),
-            Some("tar.gz") => Some(Self::TarGz),
-            Some("tar") => Some(Self::Tar),
-            Some(_) => None,
         }
     }
 }

@@ -26,24 +26,31 @@ pub enum SnapshotFormat {
     TarZst,
     /// A tar.gz archive where csi-driver-nfs keeps its snapshots: `<name>/<source>.tar.gz`.
     TarGz,
-    /// A tar archive where csi-driver-nfs keeps its snapshots: `<name>/<source>.tar`.
-    Tar,
 }
 
 impl SnapshotFormat {
+    /// The format that a snapshot class names; a tree without one.
+    pub fn parse(format: Option<&str>) -> Option<Self> {
+        match format {
+            None | Some("tree") => Some(Self::Tree),
+            Some("tar.zst") => Some(Self::TarZst),
+            Some("tar.gz") => Some(Self::TarGz),
+            Some(_) => None,
+        }
+    }
+
     /// The archive's format; `None` for a tree.
     pub fn archive(self) -> Option<ArchiveFormat> {
         match self {
             Self::Tree => None,
             Self::TarZst => Some(ArchiveFormat::TarZst),
             Self::TarGz => Some(ArchiveFormat::TarGz),
-            Self::Tar => Some(ArchiveFormat::Tar),
         }
     }
 
     /// Whether the archive is where csi-driver-nfs looks for it.
     pub fn is_upstream(self) -> bool {
-        matches!(self, Self::TarGz | Self::Tar)
+        self == Self::TarGz
     }
 
     /// The name of the copy in its staging directory.

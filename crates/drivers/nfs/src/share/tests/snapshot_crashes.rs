@@ -65,7 +65,7 @@ const FAULTS: [Fault; 3] = [Fault::Before, Fault::After, Fault::LostReply];
 // B14, B15, B18
 #[test]
 fn snapshot_survives_a_crash_at_every_call() {
-    for format in [SnapshotFormat::Tree, SnapshotFormat::TarZst, SnapshotFormat::TarGz] {
+    for format in FORMATS {
         for fault in FAULTS {
             let calls = crash(
                 &format!("snapshot {format:?}"),
