@@ -1,9 +1,10 @@
 //! Tests of the copier on real file systems. Owners need root.
 
 use std::fs;
+use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
