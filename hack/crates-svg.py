@@ -7,20 +7,20 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WIDTH, HEIGHT, BOX_W, BOX_H = 980, 515, 150, 34
+WIDTH, HEIGHT, BOX_W, BOX_H = 1150, 515, 150, 34
 # Never part of the binary.
 TEST_ONLY = ("fakes/digitalocean", "testkit", "e2e")
 # Centre of each box.
 PLACES = {
     "wharf": (490, 30), "upstream-flags": (200, 30), "explain": (200, 110), "sidecar": (370, 110), "node": (540, 110),
-    "drivers/local": (730, 110), "drivers/digitalocean": (900, 110),
+    "drivers/local": (730, 110), "drivers/digitalocean": (900, 110), "drivers/nfs": (1070, 110),
     "controllers": (90, 200), "apiserver": (480, 200), "container": (650, 200), "driver": (840, 200), "fakes/digitalocean": (900, 290),
     "backup": (440, 290),
     "cluster": (210, 290), "model": (330, 380), "csi": (590, 380), "linux": (790, 380), "testkit": (90, 440), "e2e": (90, 485),
 }
 COLORS = {
     "explain": "#8250df", "sidecar": "#0969da", "node": "#cf222e", "container": "#cf222e", "controllers": "#8250df", "cluster": "#57606a",
-    "apiserver": "#57606a", "driver": "#1a7f37", "drivers/local": "#1a7f37", "drivers/digitalocean": "#1a7f37",
+    "apiserver": "#57606a", "driver": "#1a7f37", "drivers/local": "#1a7f37", "drivers/digitalocean": "#1a7f37", "drivers/nfs": "#1a7f37",
     "fakes/digitalocean": "#9a6700", "upstream-flags": "#0969da", "backup": "#9a6700",
 }
 

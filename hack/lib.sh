@@ -152,7 +152,7 @@ leftovers() {
 # the test build does; any other selection would compile everything again.
 programs_up() {
   (cd "$ROOT" && cargo build --quiet --workspace --bin wharf --bin scripted-driver --bin test-driver --bin fake-digitalocean \
-    --bin driver-template --example tmpfs)
+    --bin driver-template --bin nfs-test-driver --example tmpfs)
 }
 
 milliseconds() {

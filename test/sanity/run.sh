@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs csi-sanity against our drivers: the local driver on three file systems, with and without attach; the DigitalOcean driver
-# against the fake API with real devices; the SDK's example; and the driver template. A run passes if no test fails, if the
+# against the fake API with real devices; the NFS driver on a directory instead of an export; the SDK's example; and the driver template. A run passes if no test fails, if the
 # skipped tests are exactly those that skipped/ lists with a reason, and if no loop device, mount or pool file is left.
 #
 #   run.sh             all runs
@@ -15,6 +15,7 @@ wharf=$TARGET/debug/wharf
 fake_digitalocean=$TARGET/debug/fake-digitalocean
 tmpfs=$TARGET/debug/examples/tmpfs
 template=$TARGET/debug/driver-template
+nfs_test_driver=$TARGET/debug/nfs-test-driver
 only=${1:-}
 passed=0 failed=0
 
@@ -30,14 +31,15 @@ skipped_in() {
     sed -e 's/&#34;/"/g; s/&#39;/'\''/g; s/&lt;/</g; s/&gt;/>/g; s/&amp;/\&/g' | sort
 }
 
-# judge NAME EXPECTED-SKIPS ACCESS-TYPE: one run of csi-sanity against the driver on $SOCKET.
+# judge NAME EXPECTED-SKIPS ACCESS-TYPE ARGUMENT...: one run of csi-sanity against the driver on $SOCKET.
 judge() {
   local name=$1 expected=$2 access=$3 status=0 counts good=0 bad=0
+  shift 3
   local report=$WORK/report.xml log=$WORK/sanity.log
   rm -f "$report"
   "$sanity" -csi.endpoint "unix://$SOCKET" -csi.mountdir "$WORK/target" -csi.stagingdir "$WORK/staging" \
     -csi.testvolumesize $((1 << 30)) -csi.testvolumeexpandsize $((2 << 30)) -csi.testvolumeaccesstype "$access" \
-    -csi.testnodevolumeattachlimit -ginkgo.no-color -ginkgo.junit-report "$report" >"$log" 2>&1 || status=$?
+    -csi.testnodevolumeattachlimit "$@" -ginkgo.no-color -ginkgo.junit-report "$report" >"$log" 2>&1 || status=$?
   counts=$(grep -oE '[0-9]+ Passed \| [0-9]+ Failed' "$log" | tail -n 1) || true
   if [ -z "$counts" ]; then
     tail -n 40 "$log"
@@ -117,6 +119,19 @@ digitalocean() {
   rm -rf "$WORK/disk" "$WORK/links" "$WORK/notes"
 }
 
+# The NFS driver with its worker processes, on a directory instead of an export: the machine's kernel may have no NFS client.
+nfs() {
+  wanted nfs || return 0
+  POOL=
+  mkdir -p "$WORK/nas/share"
+  printf 'server: nas\nshare: /share\n' >"$WORK/parameters.yaml"
+  driver_start "$nfs_test_driver" --node-id sanity --export "nas=$WORK/nas"
+  judge nfs "$(may_skip nfs)" mount -csi.testvolumeparameters "$WORK/parameters.yaml"
+  driver_stop || count "nfs: stop" 0 1
+  [ "$(ls -A "$WORK/nas/share")" = .wharf ] || count "nfs: volumes left over" 0 1
+  rm -rf "$WORK/nas"
+}
+
 example() {
   wanted example-tmpfs || return 0
   POOL=
@@ -146,6 +161,7 @@ local_pool local-xfs-block xfs block
 local_pool local-ext4-block-attach ext4 block --attach
 digitalocean digitalocean mount
 digitalocean digitalocean-block block
+nfs
 example
 template
 echo "csi-sanity: $passed passed, $failed failed"

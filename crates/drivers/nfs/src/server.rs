@@ -20,7 +20,7 @@ pub use daemons::Seen;
 pub use state::{ServerHealth, Unreachable};
 
 use self::state::ServerTable;
-use crate::mount::{ParsedOptions, ServerFacts, Version};
+use crate::mount::{ParsedOptions, ServerFacts, SourceServer, Version};
 use crate::worker::WorkerError;
 
 /// The deadline of name resolution and NULL call together.
@@ -77,6 +77,21 @@ impl Servers {
         self.reachable_address(server, &options, deadline).await.is_ok()
     }
 
+    /// Whether the server of a mount answers a NULL call now, at the address of the mount: a name that cannot be resolved says
+    /// nothing about the server. A server that cannot be asked over TCP counts as answering.
+    pub async fn mount_answers(&self, mount: &SourceServer, deadline: Duration) -> bool {
+        match (mount.address, mount.port) {
+            (_, None) => true,
+            (None, Some(port)) => self.answers(&mount.server, port, deadline).await,
+            (Some(address), Some(port)) => {
+                self.lock().used(&mount.server, port);
+                let address = SocketAddr::new(address, port);
+                let answer = null_call(address, deadline).await.map(|()| address);
+                self.record(&mount.server, answer.map_err(|error| error.to_string())).is_ok()
+            }
+        }
+    }
+
     /// Asks a server that was used before whether it answers.
     pub async fn recheck(&self, server: &str, deadline: Duration) -> bool {
         let port = self.lock().port(server);
@@ -94,6 +109,11 @@ impl Servers {
         let found = found.unwrap_or_else(|_| {
             Err(format!("its name was not resolved, or it did not answer, within {deadline:?}"))
         });
+        self.record(server, found)
+    }
+
+    /// Records the result of a NULL call.
+    fn record(&self, server: &str, found: Result<SocketAddr, String>) -> Result<SocketAddr, WorkerError> {
         let now = SystemTime::now();
         match found {
             Ok(address) => {

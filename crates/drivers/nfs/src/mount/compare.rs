@@ -1,5 +1,7 @@
 //! Compares a mount of the mount table with a requested one, without access to the server.
 
+use std::net::IpAddr;
+
 use wharf_linux::Mount;
 
 use super::{ParsedOptions, VersionChoice};
@@ -9,8 +11,10 @@ use super::{ParsedOptions, VersionChoice};
 pub struct SourceServer {
     /// Host name or address, without brackets.
     pub server: String,
-    /// TCP port of the NFS service.
-    pub port: u16,
+    /// The address that the mount uses, if the mount table shows it.
+    pub address: Option<IpAddr>,
+    /// TCP port of the NFS service; `None` if the mount does not use TCP.
+    pub port: Option<u16>,
 }
 
 /// The server of a mount; `None` if it is not an NFS mount.
@@ -22,8 +26,11 @@ pub fn server_of(mount: &Mount) -> Option<SourceServer> {
         Some(rest) => rest.split_once("]:")?.0,
         None => mount.source.split_once(":/")?.0,
     };
-    let port = value(&mount.super_options, "port").and_then(|port| port.parse().ok()).unwrap_or(2049);
-    Some(SourceServer { server: server.to_owned(), port })
+    let option = |key| value(&mount.super_options, key);
+    let tcp = option("proto").is_none_or(|proto| proto.starts_with("tcp"));
+    let port = option("port").and_then(|port| port.parse().ok()).unwrap_or(2049);
+    let address = option("addr").and_then(|address| address.parse().ok());
+    Some(SourceServer { server: server.to_owned(), address, port: tcp.then_some(port) })
 }
 
 /// Whether two source columns name the same directory.

@@ -93,3 +93,20 @@ async fn silent_server_fails_by_the_deadline() {
     assert!(matches!(error, WorkerError::Unreachable { .. }), "{error}");
     assert!(started.elapsed() < Duration::from_secs(2));
 }
+
+/// The name may not be resolvable at the moment, which says nothing about the server.
+#[tokio::test]
+async fn server_of_a_mount_is_asked_at_its_address() {
+    let servers = Servers::default();
+    let address = server(|xid| Some(reply(&[xid, 1, 0, 0, 0, 0])));
+    let mount = |port| SourceServer {
+        server: "does-not-exist.invalid".to_owned(),
+        address: Some(address.ip()),
+        port,
+    };
+    assert!(servers.mount_answers(&mount(Some(address.port())), SHORT).await);
+    assert!(servers.mount_answers(&mount(None), SHORT).await);
+    let silent = server(|_| None);
+    assert!(!servers.mount_answers(&mount(Some(silent.port())), SHORT).await);
+    assert_eq!(servers.unreachable()[0].server, "does-not-exist.invalid");
+}

@@ -338,3 +338,58 @@ impl ShareClient for Workers {
         self.inner.jobs.runs(key)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use super::*;
+    use crate::server::Servers;
+
+    /// Requests fail at once while four workers are blocked, until the server answers.
+    #[tokio::test]
+    async fn blocked_workers_suspend_a_server_until_it_answers() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let exports = Exports::Servers(Arc::new(Servers::default()));
+        let options = WorkerOptions { probe: Duration::from_millis(200), ..WorkerOptions::default() };
+        let workers = Workers::new(WorkerProgram::new("/bin/false", &[]), exports, options);
+        let export = Export::new("127.0.0.1", "/x", &[format!("port={},vers=4.2", address.port())]);
+        let call = || workers.call(&export, share::Request::Capacity, Duration::from_secs(20));
+        let guards: Vec<_> = (0..4).map(|_| workers.inner.blocked.add("127.0.0.1")).collect();
+        for _ in 0..3 {
+            let started = Instant::now();
+            let error = call().await.unwrap_err();
+            assert!(matches!(error, WorkerError::Suspended { blocked: 4, .. }), "{error}");
+            assert!(started.elapsed() < Duration::from_millis(150), "not at once");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // Unmounting goes on, and so do other servers.
+        let cleanup = NodeRequest::RemoveTarget("/nonexistent".into());
+        let error = workers.node(Some("127.0.0.1"), cleanup, Duration::from_secs(20)).await.unwrap_err();
+        assert!(matches!(error, WorkerError::Lost { .. }), "{error}");
+        assert!(workers.inner.admit("other", 2049).is_ok());
+
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (Ok(mut stream), mut call) = (stream, [0; 44]) else { return };
+                if stream.read_exact(&mut call).is_ok() {
+                    let reply = [&[0x80, 0, 0, 24], &call[4..8], &[0, 0, 0, 1], &[0; 16]].concat();
+                    let _ = stream.write_all(&reply);
+                }
+            }
+        });
+        let end = Instant::now() + Duration::from_secs(20);
+        let error = loop {
+            match call().await.unwrap_err() {
+                WorkerError::Suspended { .. } if Instant::now() < end => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                error => break error,
+            }
+        };
+        // The program of this test does nothing, but it was started.
+        assert!(matches!(error, WorkerError::Lost { .. }), "{error}");
+        drop(guards);
+    }
+}
