@@ -13,6 +13,7 @@ use crate::driver::{self, DriverArgs};
 use crate::explain::{self, ExplainArgs};
 use crate::install::{self, InstallArgs};
 use crate::local::{self, LocalArgs};
+use crate::nfs::{self, NfsArgs};
 use crate::sidecar::{self, SidecarArgs, SnapshotControllerArgs};
 use crate::snapshot_metadata::{self, SnapshotMetadataArgs};
 use crate::up::{self, UpArgs};
@@ -87,6 +88,7 @@ enum Command {
     Apiserver(Box<ApiserverArgs>),
     SnapshotMetadata(Box<SnapshotMetadataArgs>),
     Local(LocalArgs),
+    Nfs(NfsArgs),
     Csi(Box<CsiArgs>),
     Backup(Box<BackupArgs>),
 }
@@ -106,6 +108,7 @@ impl Cli {
             Command::Down(_)
             | Command::Explain(_)
             | Command::Local(_)
+            | Command::Nfs(_)
             | Command::Csi(_)
             | Command::Install(_)
             | Command::Backup(_) => "warn",
@@ -127,6 +130,7 @@ impl Cli {
             Command::SnapshotMetadata(args) => snapshot_metadata::run(*args).await,
             Command::Apiserver(args) => apiserver::run(*args).await,
             Command::Local(args) => local::run(args),
+            Command::Nfs(args) => nfs::run(args).await,
             Command::Csi(args) => csi::run(*args).await,
             Command::Backup(args) => backup::run(*args).await,
         }

@@ -15,6 +15,7 @@ mod explain;
 mod install;
 mod local;
 mod log;
+mod nfs;
 mod output;
 mod sidecar;
 mod signal;

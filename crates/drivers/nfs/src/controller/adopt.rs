@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
+
 use super::errors::CallError;
 use super::{Controller, unexpected};
 use crate::handle::{HandleError, Location, VolumeHandle};
@@ -23,6 +25,96 @@ pub struct PersistentVolumeFacts {
     pub mount_options: Vec<String>,
     /// `spec.capacity.storage` in bytes.
     pub capacity: u64,
+}
+
+/// The part of a PersistentVolume that adoption reads.
+#[derive(Deserialize)]
+struct PersistentVolume {
+    metadata: Metadata,
+    spec: Spec,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    csi: Option<CsiSource>,
+    #[serde(default)]
+    mount_options: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CsiSource {
+    driver: String,
+    volume_handle: String,
+    #[serde(default)]
+    volume_attributes: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct PersistentVolumeList {
+    items: Vec<PersistentVolume>,
+}
+
+impl PersistentVolumeFacts {
+    /// The volumes of a driver in the output of `kubectl get pv -o json`. Sizes are recorded with the next expansion.
+    pub fn from_list(json: &[u8], driver: &str) -> Result<Vec<Self>, serde_json::Error> {
+        let list: PersistentVolumeList = serde_json::from_slice(json)?;
+        let facts = |volume: PersistentVolume| {
+            let csi = volume.spec.csi.filter(|csi| csi.driver == driver)?;
+            Some(Self {
+                name: volume.metadata.name,
+                handle: csi.volume_handle,
+                attributes: csi.volume_attributes,
+                mount_options: volume.spec.mount_options,
+                capacity: 0,
+            })
+        };
+        Ok(list.items.into_iter().filter_map(facts).collect())
+    }
+
+    /// A PersistentVolume of nfs-subdir-external-provisioner as one of this driver. That provisioner's volumes are in-tree
+    /// `nfs` volumes, which are immutable: they are created again with this handle and these attributes. `share` is the
+    /// provisioner's NFS_PATH and `path` the volume's `spec.nfs.path`, beneath it.
+    pub fn from_nfs_subdir(
+        name: &str,
+        server: &str,
+        share: &str,
+        path: &str,
+        on_delete: OnDelete,
+    ) -> Result<Self, AdoptionError> {
+        let (share, path) = (share.trim_matches('/'), path.trim_matches('/'));
+        let beneath = match share {
+            "" => Some(path),
+            share => path.strip_prefix(share).and_then(|rest| rest.strip_prefix('/')),
+        };
+        let handle = VolumeHandle {
+            server: server.to_owned(),
+            share: share.to_owned(),
+            sub_dir: beneath.unwrap_or_default().to_owned(),
+            uuid: name.to_owned(),
+            on_delete: match on_delete {
+                OnDelete::Delete => String::new(),
+                OnDelete::Retain => "retain".to_owned(),
+                OnDelete::Archive => "archive".to_owned(),
+            },
+        };
+        let wrong = |reason| AdoptionError::Handle { handle: handle.to_string(), reason };
+        let location = handle.location().map_err(wrong)?;
+        let attributes =
+            [("server", location.server), ("share", location.share), ("subdir", location.path.into())];
+        Ok(Self {
+            name: name.to_owned(),
+            handle: handle.to_string(),
+            attributes: attributes.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+            ..Self::default()
+        })
+    }
 }
 
 /// Why a PersistentVolume was not adopted. It can be used, but will not be deleted.
@@ -110,6 +202,45 @@ mod tests {
             handle: handle.into(),
             attributes: pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
             ..PersistentVolumeFacts::default()
+        }
+    }
+
+    #[test]
+    fn volumes_of_the_driver_are_read_from_kubectl() {
+        let json = br#"{"apiVersion": "v1", "kind": "List", "items": [
+            {"metadata": {"name": "pvc-1"}, "spec": {"capacity": {"storage": "1Gi"}, "mountOptions": ["nfsvers=4.1"],
+              "csi": {"driver": "nfs.csi.k8s.io", "volumeHandle": "srv#share#pvc-1##",
+                "volumeAttributes": {"server": "srv", "share": "/share", "subdir": "pvc-1"}}}},
+            {"metadata": {"name": "pvc-2"}, "spec": {"csi": {"driver": "other", "volumeHandle": "x"}}},
+            {"metadata": {"name": "pvc-3"}, "spec": {"nfs": {"server": "srv", "path": "/share"}}}]}"#;
+        let volumes = PersistentVolumeFacts::from_list(json, "nfs.csi.k8s.io").unwrap();
+        assert_eq!(volumes.len(), 1);
+        assert_eq!(
+            (volumes[0].name.as_str(), volumes[0].mount_options.as_slice()),
+            ("pvc-1", &["nfsvers=4.1".to_owned()][..])
+        );
+        assert!(adoptable(&volumes[0]).is_ok());
+        assert!(PersistentVolumeFacts::from_list(b"{}", "x").is_err());
+    }
+
+    #[test]
+    fn volumes_of_nfs_subdir_get_a_handle() {
+        let convert = |share, path| {
+            PersistentVolumeFacts::from_nfs_subdir("pvc-1", "srv", share, path, OnDelete::Archive)
+        };
+        for (share, path, handle) in [
+            ("/export", "/export/ns-data-pvc-1", "srv#export#ns-data-pvc-1#pvc-1#archive"),
+            ("/export/", "/export/team/data", "srv#export#team/data#pvc-1#archive"),
+            ("/", "/ns-data-pvc-1", "srv##ns-data-pvc-1#pvc-1#archive"),
+        ] {
+            let volume = convert(share, path).unwrap();
+            assert_eq!(volume.handle, handle);
+            assert_eq!(adoptable(&volume).unwrap().1, Some(OnDelete::Archive));
+        }
+        for (share, path) in
+            [("/export", "/exported/x"), ("/export", "/export"), ("/export", "/export/../x"), ("/a", "/b/x")]
+        {
+            assert!(convert(share, path).is_err(), "{share} {path}");
         }
     }
 

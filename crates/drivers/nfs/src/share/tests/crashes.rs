@@ -37,6 +37,9 @@ fn archived(handle: &str, path: &str) -> CreateVolume {
     CreateVolume { on_delete: Some(OnDelete::Archive), ..volume(handle, path) }
 }
 
+/// The calls at which creates stop before recovery is tested: with a record only, with a staged directory, and in place.
+const CRASHED: [u64; 3] = [40, 80, 110];
+
 const FOREIGN: &[&str] = &["foreign", "foreign/data"];
 
 const CASES: &[Case] = &[
@@ -149,7 +152,7 @@ const CASES: &[Case] = &[
     Case {
         name: "recover",
         prepare: |fixture| {
-            for call in [5, 15, 25, 35, 45, 55, 65, 75] {
+            for call in CRASHED {
                 let handle = format!("crashed-{call}");
                 let path = format!("crashed/{call}");
                 let share = faulty(&fixture.root(), Fault::After, call).1;
@@ -220,7 +223,7 @@ fn run(case: &Case, fault: Fault) -> u64 {
 
 /// Every volume of the crashed creates exists completely or not at all, and can be deleted.
 fn check_recovered(fixture: &Fixture, context: &str) {
-    for call in [5, 15, 25, 35, 45, 55, 65, 75] {
+    for call in CRASHED {
         let (handle, path) = (format!("crashed-{call}"), format!("crashed/{call}"));
         fixture.create(&handle, &path).unwrap_or_else(|error| panic!("{context}: {handle}: {error}"));
         fixture.delete(&handle).unwrap();

@@ -24,7 +24,7 @@ fn open(fixture: &Fixture, grace: Duration) -> Share {
 }
 
 fn seeds() -> u64 {
-    std::env::var("NFS_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60)
+    std::env::var("NFS_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(25)
 }
 
 #[test]
