@@ -19,6 +19,7 @@ pub mod files;
 mod message;
 pub mod record;
 mod recover;
+mod reserve;
 mod root;
 mod source;
 pub mod store;

@@ -53,11 +53,13 @@ impl Share {
     pub fn handle(&self, request: Request) -> Response {
         match request {
             Request::CreateVolume(request) => Response::CreateVolume(self.create_volume(&request)),
-            Request::DeleteVolume(request) => Response::DeleteVolume(self.delete_volume(&request)),
+            Request::DeleteVolume(request) => {
+                Response::DeleteVolume(self.with_reserve(|| self.delete_volume(&request)))
+            }
             Request::GetVolume(request) => Response::GetVolume(self.get_volume(&request)),
             Request::ExpandVolume(request) => Response::ExpandVolume(self.expand_volume(&request)),
             Request::Capacity => Response::Capacity(self.capacity()),
-            Request::Recover => Response::Recover(self.recover()),
+            Request::Recover => Response::Recover(self.with_reserve(|| self.recover())),
             Request::PurgeTrash(request) => Response::PurgeTrash(self.purge_trash(&request)),
             Request::Adopt(request) => Response::Adopt(self.adopt(&request)),
         }
@@ -86,7 +88,8 @@ impl Share {
         let record = ShareRecord { uuid: self.new_id()? };
         let key = "share".to_owned();
         let envelope = Envelope { version: VERSION, write: record.uuid.clone(), key, record: Some(record) };
-        self.publish(&to_bytes(&envelope), &share).map(drop)
+        self.publish(&to_bytes(&envelope), &share)?;
+        self.ensure_reserve()
     }
 
     /// Whether the driver has records on this share.

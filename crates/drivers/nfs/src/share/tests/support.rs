@@ -143,7 +143,8 @@ pub(crate) fn leftovers(share: &Share, root: &Path) -> Vec<String> {
             break;
         }
     }
-    let fixed = ["volumes", "directories", "staging", "trash", "tmp", "snapshots", "jobs", "share.json"];
+    let fixed =
+        ["volumes", "directories", "staging", "trash", "tmp", "snapshots", "jobs", "share.json", "reserve"];
     let own = tree(&root.join(".wharf"));
     own.into_iter().filter(|path| !fixed.contains(&path.as_str())).collect()
 }
