@@ -3,7 +3,8 @@
 //! A repeat continues where an earlier attempt stopped, also if that one still runs on another controller. A failure that
 //! the caller does not repeat is undone here, or by recovery.
 
-use super::record::{VolumeRecord, VolumeState};
+use super::record::{NameRecord, VolumeRecord, VolumeState};
+use super::snapshot_record::JobKey;
 use super::store::{Slot, Swap};
 use super::{CreateVolume, ErrorKind, Share, ShareError, VolumeInfo};
 
@@ -14,12 +15,21 @@ impl Share {
     pub(super) fn create_volume(&self, request: &CreateVolume) -> Result<VolumeInfo, ShareError> {
         self.ensure_records()?;
         for _ in 0..ATTEMPTS {
+            if !self.claim_name(request)? {
+                continue;
+            }
             let slot = self.read_record::<VolumeRecord>(&request.handle)?;
             let (slot, volume) = match slot.record.clone() {
-                None => match self.swap_record(&slot, Some(new_record(request)))? {
-                    Swap::Done(slot) => (slot, new_record(request)),
-                    Swap::Conflict => continue,
-                },
+                None => {
+                    // Before anything is created.
+                    if let Some(source) = &request.source {
+                        self.find_source(source)?;
+                    }
+                    match self.swap_record(&slot, Some(new_record(request)))? {
+                        Swap::Done(slot) => (slot, new_record(request)),
+                        Swap::Conflict => continue,
+                    }
+                }
                 Some(existing) => {
                     if matches!(existing.state, VolumeState::Deleting { .. }) {
                         self.finish_delete(&slot)?;
@@ -45,12 +55,43 @@ impl Share {
                     return Err(error);
                 }
             }
+            if volume.source.is_some() {
+                self.forget_job(&JobKey::Volume(volume.handle.clone()))?;
+            }
             let ready = VolumeRecord { state: VolumeState::Ready, ..volume };
             if let Swap::Done(_) = self.swap_record(&slot, Some(ready.clone()))? {
                 return Ok(info(&ready, true));
             }
         }
         Err(contended(&request.handle))
+    }
+
+    /// Records which volume a name belongs to; false if another controller changed that. A repeat with other parameters can
+    /// have another handle, and must not create a second volume.
+    fn claim_name(&self, request: &CreateVolume) -> Result<bool, ShareError> {
+        let slot = self.read_record::<NameRecord>(&request.name)?;
+        match &slot.record {
+            Some(claimed) if claimed.handle == request.handle => return Ok(true),
+            Some(claimed) if self.read_record::<VolumeRecord>(&claimed.handle)?.record.is_some() => {
+                let message = format!(
+                    "volume {:?} already exists, with other parameters: its handle is {}",
+                    request.name, claimed.handle
+                );
+                return Err(ShareError::new(ErrorKind::AlreadyExists, message));
+            }
+            Some(_) | None => {}
+        }
+        let record = NameRecord { name: request.name.clone(), handle: request.handle.clone() };
+        Ok(matches!(self.swap_record(&slot, Some(record))?, Swap::Done(_)))
+    }
+
+    /// Forgets the name of a volume that is deleted.
+    pub(super) fn release_name(&self, volume: &VolumeRecord) -> Result<(), ShareError> {
+        let slot = self.read_record::<NameRecord>(&volume.name)?;
+        match &slot.record {
+            Some(claimed) if claimed.handle == volume.handle => self.swap_record(&slot, None).map(drop),
+            _ => Ok(()),
+        }
     }
 
     /// Undoes a create that was never returned to a caller. If another controller finished it meanwhile, it stays.
@@ -69,7 +110,7 @@ impl Share {
 }
 
 /// Whether the caller does not repeat a request that failed like this.
-fn is_final(kind: ErrorKind) -> bool {
+pub(super) fn is_final(kind: ErrorKind) -> bool {
     match kind {
         ErrorKind::Invalid
         | ErrorKind::AlreadyExists

@@ -11,6 +11,7 @@ use super::record::{
     VolumeState,
 };
 use super::root::own;
+use super::snapshot_record::JobKey;
 use super::store::{Slot, Swap};
 use super::trash::trash_data;
 use super::{DeleteVolume, ErrorKind, Share, ShareError};
@@ -38,9 +39,13 @@ impl Share {
     pub(super) fn finish_delete(&self, slot: &Slot<VolumeRecord>) -> Result<(), ShareError> {
         let Some(volume) = &slot.record else { return Ok(()) };
         let VolumeState::Deleting { on_delete } = volume.state else { return Ok(()) };
+        if volume.source.is_some() {
+            self.cancel_job(&JobKey::Volume(volume.handle.clone()))?;
+        }
         self.release_directory(slot, volume, on_delete)?;
         // An earlier attempt may have stopped before this.
         self.remove_parents(&volume.path)?;
+        self.release_name(volume)?;
         // A conflict means that another controller finished it.
         self.swap_record(slot, None).map(drop)
     }

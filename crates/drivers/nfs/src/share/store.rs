@@ -98,7 +98,7 @@ impl Share {
         let store = own([T::STORE]);
         let mut records = Records { slots: Vec::new(), unreadable: Vec::new() };
         for name in self.names(&store)? {
-            crate::worker::made_progress();
+            self.tick();
             let dir = store.join(&name);
             match self.listed(&dir, &name) {
                 Ok(slot) => records.slots.extend(slot),

@@ -6,5 +6,7 @@ mod faults;
 mod hazards;
 mod interleaved;
 mod races;
+mod snapshot_crashes;
+mod snapshots;
 mod support;
 mod volumes;

@@ -135,7 +135,7 @@ impl Share {
             return Ok(true);
         };
         *budget = budget.saturating_sub(removed.removed);
-        crate::worker::made_progress();
+        self.tick();
         if removed.more {
             return Ok(false);
         }
