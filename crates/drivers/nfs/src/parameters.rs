@@ -25,6 +25,15 @@ pub enum OnDelete {
 }
 
 impl OnDelete {
+    /// The one that keeps more.
+    pub fn more_careful(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Retain, _) | (_, Self::Retain) => Self::Retain,
+            (Self::Archive, _) | (_, Self::Archive) => Self::Archive,
+            (Self::Delete, Self::Delete) => Self::Delete,
+        }
+    }
+
     /// Parses the parameter `onDelete`, in any case. Empty means that the class does not say it.
     pub fn parse(text: &str) -> Result<Option<Self>, ParameterError> {
         match text.to_ascii_lowercase().as_str() {

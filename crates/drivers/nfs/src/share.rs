@@ -22,6 +22,7 @@ mod job_recover;
 mod message;
 pub mod record;
 mod recover;
+mod reserve;
 mod root;
 mod snapshot;
 pub mod snapshot_record;

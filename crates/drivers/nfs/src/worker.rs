@@ -30,7 +30,7 @@ pub use exports::Exports;
 pub use node_request::{MountPermissions, NodeRequest, NodeResponse, UnmountMode};
 pub use process::WorkerProgram;
 pub use protocol::Root;
-pub use serve::{main, report_progress};
+pub use serve::{made_progress, main, report_progress};
 pub use workers::{WorkerOptions, Workers};
 
 /// The hidden subcommand that runs a worker: `wharf nfs-worker share|job|node`.

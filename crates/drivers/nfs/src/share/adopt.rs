@@ -12,6 +12,7 @@ use super::record::{
 };
 use super::store::Swap;
 use super::{Adopt, ErrorKind, Share, ShareError, VolumeInfo};
+use crate::parameters::OnDelete;
 
 impl Share {
     pub(super) fn adopt(&self, request: &Adopt) -> Result<VolumeInfo, ShareError> {
@@ -57,6 +58,7 @@ impl Share {
 
     /// Adds the volume to its directory's record; false if another controller changed it.
     fn adopt_directory(&self, request: &Adopt, file_id: u64) -> Result<bool, ShareError> {
+        self.keep_outer_volumes(request)?;
         self.make_parents(&request.path)?;
         let slot = self.read_record::<DirectoryRecord>(request.path.as_str())?;
         let record = match slot.record.clone() {
@@ -64,6 +66,7 @@ impl Share {
                 path: request.path.clone(),
                 origin: Origin::Adopted,
                 identity: Some(DirectoryIdentity { file_id, xattr: None }),
+                kept: OnDelete::default(),
                 usage: DirectoryUse::Volume {
                     references: BTreeSet::from([request.handle.clone()]),
                     state: DirectoryState::Ready,
@@ -87,6 +90,28 @@ impl Share {
             },
         };
         Ok(matches!(self.swap_record(&slot, Some(record))?, Swap::Done(_)))
+    }
+
+    /// A volume whose directory contains that of another volume is never deleted, whichever was adopted first.
+    fn keep_outer_volumes(&self, request: &Adopt) -> Result<(), ShareError> {
+        for parent in request.path.parents() {
+            for _ in 0..ATTEMPTS {
+                let slot = self.read_record::<DirectoryRecord>(parent.as_str())?;
+                let Some(outer) = slot.record.clone() else { break };
+                let deletable =
+                    matches!(outer.usage, DirectoryUse::Volume { state: DirectoryState::Ready, .. })
+                        && outer.origin != Origin::Existing;
+                if !deletable {
+                    break;
+                }
+                tracing::warn!(volume = request.handle, outer = %parent, "directory contains another volume; it is kept");
+                let kept = DirectoryRecord { origin: Origin::Existing, ..outer };
+                if let Swap::Done(_) = self.swap_record(&slot, Some(kept))? {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 }
 

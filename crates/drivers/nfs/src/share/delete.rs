@@ -42,7 +42,7 @@ impl Share {
         if volume.source.is_some() {
             self.cancel_job(&JobKey::Volume(volume.handle.clone()))?;
         }
-        self.release_directory(&volume.path, &volume.handle, on_delete)?;
+        self.release_directory(slot, volume, on_delete)?;
         // An earlier attempt may have stopped before this.
         self.remove_parents(&volume.path)?;
         self.release_name(volume)?;
@@ -50,15 +50,21 @@ impl Share {
         self.swap_record(slot, None).map(drop)
     }
 
-    /// Removes a volume's reference to its directory. The last reference decides what happens to the directory.
-    pub(super) fn release_directory(
+    /// Removes a deleted volume's reference to its directory. The last reference decides what happens to the directory.
+    fn release_directory(
         &self,
-        path: &SharePath,
-        handle: &str,
+        deleting: &Slot<VolumeRecord>,
+        volume: &VolumeRecord,
         on_delete: OnDelete,
     ) -> Result<(), ShareError> {
+        let (path, handle) = (&volume.path, volume.handle.as_str());
         for _ in 0..ATTEMPTS {
             let slot = self.read_record::<DirectoryRecord>(path.as_str())?;
+            // After the directory's record was read: while the volume's record is the same, a reference in it is not that of
+            // a new volume with the same handle, which another controller created after it finished this deletion.
+            if self.read_record::<VolumeRecord>(handle)?.generation != deleting.generation {
+                return Ok(());
+            }
             let Some(directory) = &slot.record else { return Ok(()) };
             let DirectoryUse::Volume { references, state } = &directory.usage else { return Ok(()) };
             if !references.contains(handle) {
@@ -71,7 +77,9 @@ impl Share {
                 let mut references = references.clone();
                 references.remove(handle);
                 let usage = DirectoryUse::Volume { references, state: state.clone() };
-                let released = DirectoryRecord { usage, ..directory.clone() };
+                // What this volume's class promised to keep, the others must not delete.
+                let kept = directory.kept.more_careful(on_delete);
+                let released = DirectoryRecord { usage, kept, ..directory.clone() };
                 match self.swap_record(&slot, Some(released))? {
                     Swap::Done(_) => return Ok(()),
                     Swap::Conflict => continue,
@@ -96,7 +104,7 @@ impl Share {
         on_delete: OnDelete,
     ) -> Result<Option<DirectoryRecord>, ShareError> {
         let Some(identity) = &directory.identity else { return Ok(None) };
-        let mut on_delete = on_delete;
+        let mut on_delete = on_delete.more_careful(directory.kept);
         if let DirectoryState::Creating { staging: Some(staging) } = state {
             // Out of reach for another controller that is about to rename it into place; then it is there, or nowhere.
             self.discard(&own(["staging", staging]))?;
@@ -253,8 +261,13 @@ impl Share {
             // An archive that the administrator removed can be replaced; one that is still being moved cannot.
             Some(DirectoryRecord { usage: DirectoryUse::Archive { .. }, identity: None, .. }) => Ok(false),
             Some(DirectoryRecord { usage: DirectoryUse::Archive { .. }, identity: Some(_), .. }) | None => {
-                let record =
-                    DirectoryRecord { path: archive.clone(), origin: Origin::Created, identity: None, usage };
+                let record = DirectoryRecord {
+                    path: archive.clone(),
+                    origin: Origin::Created,
+                    identity: None,
+                    kept: OnDelete::default(),
+                    usage,
+                };
                 Ok(matches!(self.swap_record(&slot, Some(record))?, Swap::Done(_)))
             }
         }

@@ -15,6 +15,7 @@ use super::record::{DirectoryIdentity, DirectoryRecord, DirectoryState, Director
 use super::root::own;
 use super::store::{Slot, Swap};
 use super::{ErrorKind, Share, ShareError};
+use crate::parameters::OnDelete;
 use crate::path::SharePath;
 
 /// The mode of a volume's directory if the class does not say it, and of parents: as csi-driver-nfs creates them.
@@ -84,18 +85,18 @@ impl Share {
     /// The first record of a volume's directory: to be created, or one that exists and is not the driver's.
     fn new_directory(&self, volume: &VolumeRecord) -> Result<DirectoryRecord, ShareError> {
         let references = BTreeSet::from([volume.handle.clone()]);
-        let path = volume.path.clone();
+        let (path, kept) = (volume.path.clone(), OnDelete::default());
         Ok(match self.stat(volume.path.as_path())? {
             None => {
                 let state = DirectoryState::Creating { staging: None };
                 let usage = DirectoryUse::Volume { references, state };
-                DirectoryRecord { path, origin: Origin::Created, identity: None, usage }
+                DirectoryRecord { path, origin: Origin::Created, identity: None, kept, usage }
             }
             Some(entry) => {
                 let identity = existing_directory(&volume.path, &entry)?;
                 refuse_source(volume)?;
                 let usage = DirectoryUse::Volume { references, state: DirectoryState::Ready };
-                DirectoryRecord { path, origin: Origin::Existing, identity: Some(identity), usage }
+                DirectoryRecord { path, origin: Origin::Existing, identity: Some(identity), kept, usage }
             }
         })
     }
@@ -221,7 +222,8 @@ impl Share {
     /// Makes one parent; false if its own parent was removed meanwhile.
     fn make_parent(&self, path: &SharePath, parent: &SharePath) -> Result<bool, ShareError> {
         let record = |origin, identity| {
-            Some(DirectoryRecord { path: parent.clone(), origin, identity, usage: DirectoryUse::Parent })
+            let (path, kept) = (parent.clone(), OnDelete::default());
+            Some(DirectoryRecord { path, origin, identity, kept, usage: DirectoryUse::Parent })
         };
         for _ in 0..ATTEMPTS {
             let slot = self.read_record::<DirectoryRecord>(parent.as_str())?;
@@ -239,10 +241,10 @@ impl Share {
                         (_, None) => record(Origin::Created, None),
                     }
                 }
-                // The intent was recorded before: what is there now is the driver's, and at most an empty directory is lost.
+                // The intent was recorded before: an empty directory that is there now is the driver's.
                 Some(DirectoryRecord { usage: DirectoryUse::Parent, identity: None, .. }) => {
                     match self.create_parent(parent)? {
-                        Some(identity) => record(Origin::Created, Some(identity)),
+                        Some((origin, identity)) => record(origin, Some(identity)),
                         None => return Ok(false),
                     }
                 }
@@ -268,20 +270,29 @@ impl Share {
         Err(contended(parent.as_str()))
     }
 
-    /// Creates a parent whose intent is recorded; `None` if its own parent is gone.
-    fn create_parent(&self, parent: &SharePath) -> Result<Option<DirectoryIdentity>, ShareError> {
-        match self.files.create_dir(parent.as_path()) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+    /// Creates a parent whose intent is recorded; `None` if its own parent is gone. A directory that has content was not
+    /// made by an attempt that stopped after creating it: someone else made it meanwhile.
+    fn create_parent(&self, parent: &SharePath) -> Result<Option<(Origin, DirectoryIdentity)>, ShareError> {
+        let created = self.files.create_dir(parent.as_path());
+        let existed = matches!(&created, Err(error) if error.kind() == io::ErrorKind::AlreadyExists);
+        match created {
+            Err(_) if existed => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             created => created.during("create the parent directory", parent.as_str())?,
         }
         let Some(entry) = self.stat(parent.as_path())? else { return Ok(None) };
         let identity = existing_directory(parent, &entry)?;
+        if existed {
+            let names = self.files.list(parent.as_path()).during("list", parent.as_str())?;
+            if names.is_none_or(|names| !names.is_empty()) {
+                return Ok(Some((Origin::Existing, identity)));
+            }
+        }
         if entry.mode == 0o700 {
             let changed = self.files.set_mode(parent.as_path(), DEFAULT_MODE);
             changed.during("set the mode of the parent directory", parent.as_str())?;
         }
-        Ok(Some(identity))
+        Ok(Some((Origin::Created, identity)))
     }
 
     /// Whether all directories above a path are still recorded as parents, and not as another volume's directory.

@@ -276,6 +276,7 @@ impl ShareFiles for LinuxFiles {
                     rustix::fs::unlinkat(fd.as_fd(), &name, AtFlags::empty()).map_err(Into::into),
                 )?;
                 result.removed += 1;
+                crate::worker::made_progress();
             }
         }
         Ok(result)

@@ -19,17 +19,21 @@ impl Share {
     ) -> Result<(u64, BTreeSet<String>), ShareError> {
         let mut done = 0;
         let mut used = BTreeSet::new();
-        for slot in self.list_records::<SnapshotRecord>()? {
-            done += self.attempt(&slot.key, self.recover_snapshot(&slot, now));
+        let snapshots = self.list_records::<SnapshotRecord>()?;
+        for slot in &snapshots.slots {
+            done += self.attempt(&slot.key, self.recover_snapshot(slot, now));
             let current = self.read_record::<SnapshotRecord>(&slot.key)?.record;
             used.extend(current.and_then(|record| record.content).and_then(|content| content.attempt));
         }
-        for slot in self.list_records::<JobRecord>()? {
-            done += self.attempt(&slot.key, self.recover_job(&slot, now));
+        let jobs = self.list_records::<JobRecord>()?;
+        for slot in &jobs.slots {
+            done += self.attempt(&slot.key, self.recover_job(slot, now));
             let current = self.read_record::<JobRecord>(&slot.key)?.record;
             used.extend(current.as_ref().and_then(JobRecord::attempt).map(str::to_owned));
         }
-        for id in content.iter().filter(|id| !used.contains(*id)) {
+        // A record that cannot be read may be that of any content.
+        let known = snapshots.unreadable.is_empty() && jobs.unreadable.is_empty();
+        for id in content.iter().filter(|id| known && !used.contains(*id)) {
             let dir = own(["content", id]);
             let discarded = self.is_abandoned(&dir, now).and_then(|abandoned| match abandoned {
                 true => self.discard(&dir).map(|()| true),

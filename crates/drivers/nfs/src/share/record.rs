@@ -28,6 +28,10 @@ use crate::path::SharePath;
 /// The record version that this release writes, and the newest that it reads.
 pub const VERSION: u32 = 1;
 
+/// What to do about a damaged record. Without its record a volume can be used, but is not deleted; adoption writes it again.
+pub(super) const REPAIR: &str =
+    "restore the file from a backup, or move its directory out of .wharf and adopt the volume again";
+
 /// The share itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -172,6 +176,9 @@ pub struct DirectoryRecord {
     pub origin: Origin,
     /// What identifies it; `None` while it is not created yet.
     pub identity: Option<DirectoryIdentity>,
+    /// The most careful `onDelete` of the volumes in it that were deleted before the last one.
+    #[serde(default)]
+    pub kept: OnDelete,
     /// What it is used for.
     #[serde(flatten)]
     pub usage: DirectoryUse,
@@ -237,7 +244,7 @@ pub enum RecordError {
         version: u32,
     },
     /// Not a record.
-    #[error("{file} is damaged: {reason}; restore it from a backup")]
+    #[error("{file} is damaged: {reason}; {REPAIR}")]
     Damaged {
         /// The file.
         file: String,

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::directory::Found;
+use super::error::During as _;
 use super::record::{
     DirectoryRecord, DirectoryState, DirectoryUse, NameRecord, Origin, Record, VolumeRecord, VolumeState,
 };
@@ -27,16 +28,20 @@ impl Share {
         let staging = self.names(&own(["staging"]))?;
         let content = self.names(&own(["content"]))?;
         let mut done = 0;
-        for slot in self.list_records::<VolumeRecord>()? {
-            done += self.attempt(&slot.key, self.recover_volume(&slot, now));
+        let volumes = self.list_records::<VolumeRecord>()?;
+        for slot in &volumes.slots {
+            done += self.attempt(&slot.key, self.recover_volume(slot, now));
         }
-        for slot in self.list_records::<NameRecord>()? {
-            done += self.attempt(&slot.key, self.recover_name(&slot, now));
+        let names = self.list_records::<NameRecord>()?;
+        for slot in &names.slots {
+            done += self.attempt(&slot.key, self.recover_name(slot, now));
         }
         let (recovered, mut staged) = self.recover_snapshots(content, now)?;
         done += recovered;
-        for slot in self.list_records::<DirectoryRecord>()? {
-            done += self.attempt(&slot.key, self.recover_directory(&slot, now));
+        let directories = self.list_records::<DirectoryRecord>()?;
+        done += self.attempt("misplaced directories", self.restore_misplaced(&directories.slots));
+        for slot in &directories.slots {
+            done += self.attempt(&slot.key, self.recover_directory(slot, now));
             let current = self.read_record::<DirectoryRecord>(&slot.key)?;
             if let Some(DirectoryUse::Volume {
                 state: DirectoryState::Creating { staging: Some(id) }, ..
@@ -45,8 +50,11 @@ impl Share {
                 staged.insert(id);
             }
         }
-        for id in staging.iter().filter(|id| !staged.contains(*id)) {
-            done += self.attempt(id, self.recover_staging(id, now));
+        // A record that cannot be read may be that of a staging directory.
+        if directories.unreadable.is_empty() {
+            for id in staging.iter().filter(|id| !staged.contains(*id)) {
+                done += self.attempt(id, self.recover_staging(id, now));
+            }
         }
         for store in [
             VolumeRecord::STORE,
@@ -66,11 +74,13 @@ impl Share {
                 done += 1;
             }
         }
+        self.ensure_reserve()?;
         Ok(done)
     }
 
     /// One object that cannot be recovered must not keep the others from it.
     pub(super) fn attempt(&self, object: &str, result: Result<bool, ShareError>) -> u64 {
+        self.tick();
         match result {
             Ok(done) => u64::from(done),
             Err(error) => {
@@ -136,9 +146,8 @@ impl Share {
                             .flatten()
                             .is_some_and(|names| names.is_empty()),
                     };
-                    if unused && self.read_record::<VolumeRecord>(handle)?.record.is_none() {
-                        self.release_directory(path, handle, OnDelete::Delete)?;
-                        released = true;
+                    if unused {
+                        released |= self.release_dangling(path, handle)?;
                     }
                 }
                 Ok(released)
@@ -159,6 +168,69 @@ impl Share {
                 Ok(false)
             }
             DirectoryUse::Archive { .. } => Ok(false),
+        }
+    }
+
+    /// Moves directories of volumes back that a deletion of an earlier volume at the same path took by mistake, before it was
+    /// killed (see [`super::delete`]). They are where something else belongs: in the trash, or in an archive.
+    fn restore_misplaced(&self, directories: &[Slot<DirectoryRecord>]) -> Result<bool, ShareError> {
+        let mut missing = Vec::new();
+        for record in directories.iter().filter_map(|slot| slot.record.as_ref()) {
+            let DirectoryUse::Volume { state: DirectoryState::Ready, .. } = record.usage else { continue };
+            let Some(identity) = &record.identity else { continue };
+            if self.compare(record.path.as_path(), identity)? == Found::Missing {
+                missing.push((&record.path, identity));
+            }
+        }
+        if missing.is_empty() {
+            return Ok(false);
+        }
+        let mut misplaced = self.misplaced_trash()?;
+        for record in directories.iter().filter_map(|slot| slot.record.as_ref()) {
+            if let (DirectoryUse::Archive { .. }, Some(identity)) = (&record.usage, &record.identity)
+                && self.compare(record.path.as_path(), identity)? == Found::Other
+            {
+                misplaced.push(record.path.as_path().to_owned());
+            }
+        }
+        let mut restored = false;
+        for (path, identity) in missing {
+            for from in &misplaced {
+                if self.compare(from, identity)? == Found::Same && self.stat(path.as_path())?.is_none() {
+                    tracing::warn!(%path, from = %from.display(), "directory of a volume is moved back");
+                    self.make_parents(path)?;
+                    self.files.rename(from, path.as_path()).during("move back", path.as_str())?;
+                    restored = true;
+                }
+            }
+        }
+        Ok(restored)
+    }
+
+    /// Removes a reference whose volume has no record. The volume gets a record for that, so that a create of the same
+    /// volume comes before, or waits.
+    fn release_dangling(&self, path: &SharePath, handle: &str) -> Result<bool, ShareError> {
+        let slot = self.read_record::<VolumeRecord>(handle)?;
+        if slot.record.is_some() {
+            return Ok(false);
+        }
+        let deleting = VolumeRecord {
+            handle: handle.to_owned(),
+            name: String::new(),
+            path: path.clone(),
+            state: VolumeState::Deleting { on_delete: OnDelete::Delete },
+            size: 0,
+            context: Default::default(),
+            options: Vec::new(),
+            on_delete: None,
+            source: None,
+            mode: None,
+            uid: None,
+            gid: None,
+        };
+        match self.swap_record(&slot, Some(deleting))? {
+            Swap::Done(slot) => self.finish_delete(&slot).map(|()| true),
+            Swap::Conflict => Ok(false),
         }
     }
 
@@ -195,11 +267,9 @@ impl Share {
         if !self.is_abandoned(&file, now)? {
             return Ok(false);
         }
-        match file.parent() {
-            // In one step: a writer finds the old tombstone, or no directory.
-            Some(dir) => self.discard(dir).map(|()| true),
-            None => Ok(false),
-        }
+        // By its number: a record that another controller wrote meanwhile has a higher one, and keeps its directory.
+        self.remove(&file)?;
+        file.parent().map_or(Ok(false), |dir| self.remove_own_dir(dir))
     }
 
     /// Removes the directory of a record that was never written.

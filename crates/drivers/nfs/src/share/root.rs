@@ -62,14 +62,14 @@ impl Share {
                 Response::CreateVolume(trusted().and_then(|()| self.create_volume(&request)))
             }
             Request::DeleteVolume(request) => {
-                Response::DeleteVolume(trusted().and_then(|()| self.delete_volume(&request)))
+                Response::DeleteVolume(self.with_reserve(|| trusted().and_then(|()| self.delete_volume(&request))))
             }
             Request::GetVolume(request) => Response::GetVolume(self.get_volume(&request)),
             Request::ExpandVolume(request) => {
                 Response::ExpandVolume(trusted().and_then(|()| self.expand_volume(&request)))
             }
             Request::Capacity => Response::Capacity(self.capacity()),
-            Request::Recover => Response::Recover(trusted().and_then(|()| self.recover())),
+            Request::Recover => Response::Recover(self.with_reserve(|| trusted().and_then(|()| self.recover()))),
             Request::PurgeTrash(request) => {
                 Response::PurgeTrash(trusted().and_then(|()| self.purge_trash(&request)))
             }
@@ -78,7 +78,9 @@ impl Share {
                 Response::CreateSnapshot(trusted().and_then(|()| self.create_snapshot(&request)))
             }
             Request::DeleteSnapshot(request) => {
-                Response::DeleteSnapshot(trusted().and_then(|()| self.delete_snapshot(&request.handle)))
+                Response::DeleteSnapshot(
+                    self.with_reserve(|| trusted().and_then(|()| self.delete_snapshot(&request.handle))),
+                )
             }
             Request::GetSnapshot(request) => {
                 Response::GetSnapshot(trusted().and_then(|()| self.get_snapshot(&request.handle)))
@@ -116,7 +118,8 @@ impl Share {
         let record = ShareRecord { uuid: self.new_id()? };
         let key = "share".to_owned();
         let envelope = Envelope { version: VERSION, write: record.uuid.clone(), key, record: Some(record) };
-        self.publish(&to_bytes(&envelope), &share).map(drop)
+        self.publish(&to_bytes(&envelope), &share)?;
+        self.ensure_reserve()
     }
 
     /// Whether the driver has records on this share.

@@ -165,7 +165,7 @@ impl Share {
 
     /// All snapshots that have a record and are ready, by name.
     pub(super) fn list_snapshots(&self) -> Result<Vec<SnapshotInfo>, ShareError> {
-        let slots = self.list_records::<SnapshotRecord>()?.into_iter().filter_map(|slot| slot.record);
+        let slots = self.list_records::<SnapshotRecord>()?.slots.into_iter().filter_map(|slot| slot.record);
         let ready = slots.filter(|record| record.state == SnapshotState::Ready);
         let mut infos: Vec<_> = ready.map(|record| info(&record)).collect();
         infos.sort_by(|one, other| one.handle.cmp(&other.handle));

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::During as _;
 use super::files::none_if_missing;
-use super::record::{Envelope, Record, VERSION, key_hash, parse, to_bytes};
+use super::record::{Envelope, REPAIR, Record, VERSION, key_hash, parse, to_bytes};
 use super::root::own;
 use super::{ErrorKind, Share, ShareError};
 
@@ -30,6 +30,15 @@ pub struct Slot<T> {
     pub generation: u64,
     /// The record; `None` if there is none, or a tombstone.
     pub record: Option<T>,
+}
+
+/// All records of a store.
+#[derive(Debug)]
+pub struct Records<T> {
+    /// The records, tombstones included.
+    pub slots: Vec<Slot<T>>,
+    /// Why others could not be read.
+    pub unreadable: Vec<ShareError>,
 }
 
 /// The result of a compare-and-swap.
@@ -84,21 +93,32 @@ impl Share {
         Ok(Swap::Done(Slot { key: slot.key.clone(), generation, record: envelope.record }))
     }
 
-    /// Reads all records of a store, tombstones included.
-    pub fn list_records<T: Record>(&self) -> Result<Vec<Slot<T>>, ShareError> {
+    /// Reads all records of a store, tombstones included. One that is damaged does not keep the others from being read.
+    pub fn list_records<T: Record>(&self) -> Result<Records<T>, ShareError> {
         let store = own([T::STORE]);
-        let mut slots = Vec::new();
+        let mut records = Records { slots: Vec::new(), unreadable: Vec::new() };
         for name in self.names(&store)? {
             self.tick();
             let dir = store.join(&name);
-            let Some(key) = self.key_of(&dir)? else { continue };
-            if key_hash(&key) != name {
-                let reason = format!("{} has the record of {key:?}; restore it from a backup", dir.display());
-                return Err(ShareError::new(ErrorKind::Internal, reason));
+            match self.listed(&dir, &name) {
+                Ok(slot) => records.slots.extend(slot),
+                Err(error) if error.kind == ErrorKind::Internal => {
+                    tracing::warn!(record = %dir.display(), %error, "failed to read a record");
+                    records.unreadable.push(error);
+                }
+                Err(error) => return Err(error),
             }
-            slots.push(self.read_record::<T>(&key)?);
         }
-        Ok(slots)
+        Ok(records)
+    }
+
+    fn listed<T: Record>(&self, dir: &Path, name: &str) -> Result<Option<Slot<T>>, ShareError> {
+        let Some(key) = self.key_of(dir)? else { return Ok(None) };
+        if key_hash(&key) != name {
+            let reason = format!("{} has the record of {key:?}; {REPAIR}", dir.display());
+            return Err(ShareError::new(ErrorKind::Internal, reason));
+        }
+        self.read_record::<T>(&key).map(Some)
     }
 
     /// The file of a record that exists.
@@ -118,7 +138,7 @@ impl Share {
             let object = file.display().to_string();
             let Some(bytes) = self.files.read(&file).during("read", &object)? else { continue };
             let KeyOnly { key } = serde_json::from_slice(&bytes).map_err(|error| {
-                let reason = format!("{object} is damaged: {error}; restore it from a backup");
+                let reason = format!("{object} is damaged: {error}; {REPAIR}");
                 ShareError::new(ErrorKind::Internal, reason)
             })?;
             return Ok(Some(key));
@@ -137,9 +157,9 @@ impl Share {
                     return Err(error).during("write", &object);
                 }
             }
-            created => created.during("write", &object)?,
+            created => self.or_remove(created, &temporary).during("write", &object)?,
         }
-        self.files.sync(&temporary).during("sync", &object)?;
+        self.or_remove(self.files.sync(&temporary), &temporary).during("sync", &object)?;
         let linked = match self.files.link(&temporary, target) {
             Ok(()) => true,
             // Either someone else's, or ours: the content has a random ID.
@@ -163,6 +183,14 @@ impl Share {
             self.files.sync(parent).during("sync", &object)?;
         }
         Ok(linked)
+    }
+
+    /// After a failed write, removes what it wrote: a full share must not be filled further by repeats.
+    fn or_remove(&self, written: io::Result<()>, file: &Path) -> io::Result<()> {
+        if written.is_err() {
+            let _ = self.files.remove_file(file);
+        }
+        written
     }
 
     /// Removes one of the driver's own files; a missing one is success.

@@ -3,6 +3,8 @@
 mod bugs;
 mod crashes;
 mod faults;
+mod hazards;
+mod interleaved;
 mod races;
 mod snapshot_crashes;
 mod snapshots;

@@ -14,8 +14,11 @@ use super::record::{DirectoryIdentity, VERSION, to_bytes};
 use super::root::own;
 use super::{PurgeTrash, Share, ShareError};
 
-/// Directories deeper than this are moved up before they are purged, so that no path becomes too long.
+/// Directories deeper than this are moved up before they are purged, so that the purge needs little memory.
 const MAX_DEPTH: usize = 32;
+
+/// Directories with a longer path are moved up as well: the kernel takes paths of up to 4095 bytes, and a name has up to 255.
+const MAX_PATH: usize = 3072;
 
 /// What a trash entry holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,6 +105,21 @@ impl Share {
         self.remove_own_dir(&entry)
     }
 
+    /// Directories in the trash that are not what was deleted.
+    pub(super) fn misplaced_trash(&self) -> Result<Vec<PathBuf>, ShareError> {
+        let mut misplaced = Vec::new();
+        for id in self.names(&own(["trash"]))? {
+            let data = trash_data(&id);
+            let Some(found) = self.stat(&data)? else { continue };
+            let item = self.files.read(&own(["trash", &id, "item.json"])).during("read", &id)?;
+            let item: Option<TrashItem> = item.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            if item.is_some_and(|item| item.file_id != found.file_id) {
+                misplaced.push(data);
+            }
+        }
+        Ok(misplaced)
+    }
+
     /// Removes a tree, itself included; false if something is left.
     fn purge_tree(
         &self,
@@ -126,7 +144,7 @@ impl Share {
                 return Ok(false);
             }
             let child = dir.join(&name);
-            if depth < MAX_DEPTH {
+            if depth < MAX_DEPTH && child.as_os_str().len() < MAX_PATH {
                 if !self.purge_tree(entry, &child, depth + 1, budget)? {
                     return Ok(false);
                 }

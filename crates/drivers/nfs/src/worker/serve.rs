@@ -31,6 +31,11 @@ pub fn report_progress(done: u64) {
     PROGRESS.store(done, Ordering::Relaxed);
 }
 
+/// Records that the job of this process has done something.
+pub fn made_progress() {
+    PROGRESS.fetch_add(1, Ordering::Relaxed);
+}
+
 /// Runs a worker if the process was started as one: if its first argument is [`SUBCOMMAND`]. Call it at the start of `main`,
 /// before any thread exists.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {

@@ -154,6 +154,7 @@ pub(crate) fn leftovers(share: &Share, root: &Path) -> Vec<String> {
         "jobs",
         "content",
         "share.json",
+        "reserve",
     ];
     let own = tree(&root.join(".wharf"));
     own.into_iter().filter(|path| !fixed.contains(&path.as_str())).collect()
