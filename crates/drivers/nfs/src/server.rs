@@ -20,7 +20,7 @@ pub use daemons::Seen;
 pub use state::{ServerHealth, Unreachable};
 
 use self::state::ServerTable;
-use crate::mount::{ParsedOptions, ServerFacts, Version};
+use crate::mount::{ParsedOptions, ServerFacts, SourceServer, Version};
 use crate::worker::WorkerError;
 
 /// The deadline of name resolution and NULL call together.
@@ -77,6 +77,18 @@ impl Servers {
         self.reachable_address(server, &options, deadline).await.is_ok()
     }
 
+    /// Whether the server of a mount answers a NULL call now, at the address that the mount uses: its name may have another
+    /// address by now, and a name server that does not answer says nothing about the mount. Only a TCP mount can be asked;
+    /// others count as answered.
+    pub async fn mount_answers(&self, mount: &SourceServer, deadline: Duration) -> bool {
+        let Some(address) = mount.address.filter(|_| mount.tcp) else {
+            return !mount.tcp || self.answers(&mount.server, mount.port, deadline).await;
+        };
+        self.lock().used(&mount.server, mount.port);
+        let called = null_call(SocketAddr::new(address, mount.port), deadline).await;
+        self.record(&mount.server, called.map_err(|error| error.to_string())).is_ok()
+    }
+
     /// Asks a server that was used before whether it answers.
     pub async fn recheck(&self, server: &str, deadline: Duration) -> bool {
         let port = self.lock().port(server);
@@ -94,13 +106,17 @@ impl Servers {
         let found = found.unwrap_or_else(|_| {
             Err(format!("its name was not resolved, or it did not answer, within {deadline:?}"))
         });
+        self.record(server, found)
+    }
+
+    fn record<T>(&self, server: &str, result: Result<T, String>) -> Result<T, WorkerError> {
         let now = SystemTime::now();
-        match found {
-            Ok(address) => {
+        match result {
+            Ok(answer) => {
                 if self.lock().answered(server, now) {
                     tracing::info!(server, "NFS server answers again");
                 }
-                Ok(address)
+                Ok(answer)
             }
             Err(reason) => {
                 if self.lock().failed(server, &reason, now) {

@@ -1,5 +1,7 @@
 //! Compares a mount of the mount table with a requested one, without access to the server.
 
+use std::net::IpAddr;
+
 use wharf_linux::Mount;
 
 use super::{ParsedOptions, VersionChoice};
@@ -11,6 +13,10 @@ pub struct SourceServer {
     pub server: String,
     /// TCP port of the NFS service.
     pub port: u16,
+    /// The address that the mount uses, whatever the name resolves to now.
+    pub address: Option<IpAddr>,
+    /// Whether the mount uses TCP, so that a NULL call says something about it.
+    pub tcp: bool,
 }
 
 /// The server of a mount; `None` if it is not an NFS mount.
@@ -23,13 +29,18 @@ pub fn server_of(mount: &Mount) -> Option<SourceServer> {
         None => mount.source.split_once(":/")?.0,
     };
     let port = value(&mount.super_options, "port").and_then(|port| port.parse().ok()).unwrap_or(2049);
-    Some(SourceServer { server: server.to_owned(), port })
+    let address = value(&mount.super_options, "addr").and_then(|address| address.parse().ok());
+    let tcp = value(&mount.super_options, "proto").is_none_or(|proto| proto.starts_with("tcp"));
+    Some(SourceServer { server: server.to_owned(), port, address, tcp })
 }
 
 /// Whether two source columns name the same directory.
 pub fn same_source(a: &str, b: &str) -> bool {
     let normal = |source: &str| -> String {
         let (server, path) = source.split_once(":/").unwrap_or((source, ""));
+        // csi-driver-nfs passed an IPv6 address to the kernel as the user wrote it.
+        let bare = server.trim_start_matches('[').trim_end_matches(']');
+        let server = bare.parse::<IpAddr>().map_or_else(|_| server.to_owned(), |address| address.to_string());
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         format!("{server}:/{}", parts.join("/"))
     };

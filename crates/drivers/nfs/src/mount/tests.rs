@@ -207,6 +207,7 @@ fn existing_mount_is_compared_by_source_and_options() {
 40 20 0:50 / /a rw,relatime - nfs4 nas:/x/v1 rw,vers=4.2,hard,proto=tcp,timeo=600,sec=sys,addr=192.0.2.1
 41 20 0:51 / /b ro,relatime - nfs [2001:db8::1]:/x rw,vers=3,port=12049,softerr,sec=krb5,addr=2001:db8::1
 42 20 0:52 / /c rw - tmpfs nas:/x rw
+43 20 0:53 / /d rw - nfs4 nas:/x rw,vers=4.2,proto=rdma,port=20049,addr=192.0.2.1
 ";
     let table = MountTable::parse(TABLE.as_bytes()).unwrap();
     let at = |path: &str| table.at(Path::new(path)).unwrap();
@@ -214,6 +215,11 @@ fn existing_mount_is_compared_by_source_and_options() {
     assert_eq!(server("/a"), Some(("nas".to_owned(), 2049)));
     assert_eq!(server("/b"), Some(("2001:db8::1".to_owned(), 12049)));
     assert_eq!(server("/c"), None);
+    let probed = |path: &str| server_of(at(path)).map(|found| (found.address, found.tcp));
+    assert_eq!(probed("/a"), Some((Some("192.0.2.1".parse().unwrap()), true)));
+    assert_eq!(probed("/b"), Some((Some("2001:db8::1".parse().unwrap()), true)));
+    assert_eq!(probed("/d"), Some((Some("192.0.2.1".parse().unwrap()), false)));
+    assert!(same_source("[2001:DB8::01]:/x", "[2001:db8::1]:/x"));
     assert!(same_source("nas:/x/v1", "nas:/x//v1/") && !same_source("nas:/x/v1", "nas:/x/v2"));
     assert!(same_source("[2001:db8::1]:/", "[2001:db8::1]:/") && !same_source("nas:/x", "nas2:/x"));
     for (path, options, read_only, differs) in [

@@ -43,7 +43,7 @@ impl NodeMounts {
 
     async fn unreachable_issue(&self, server: Option<&SourceServer>) -> Option<HealthIssue> {
         let (server, servers) = (server?, self.workers.exports().servers()?);
-        if servers.answers(&server.server, server.port, self.options.probe_timeout).await {
+        if servers.mount_answers(server, self.options.probe_timeout).await {
             return None;
         }
         match servers.health(&server.server)? {

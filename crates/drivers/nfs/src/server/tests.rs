@@ -93,3 +93,23 @@ async fn silent_server_fails_by_the_deadline() {
     assert!(matches!(error, WorkerError::Unreachable { .. }), "{error}");
     assert!(started.elapsed() < Duration::from_secs(2));
 }
+
+/// A lazy unmount needs evidence that the server of the mount is gone: the address that the mount uses does not answer. A name
+/// that cannot be resolved is none, and neither is a closed TCP port if the mount uses RDMA.
+#[tokio::test]
+async fn mount_is_asked_at_its_own_address() {
+    let servers = Servers::default();
+    let address = server(|xid| Some(reply(&[xid, 1, 0, 0, 0, 0])));
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mount = |address: SocketAddr, tcp: bool| SourceServer {
+        server: "does-not-exist.invalid".to_owned(),
+        port: address.port(),
+        address: Some(address.ip()),
+        tcp,
+    };
+    assert!(servers.mount_answers(&mount(address, true), SHORT).await);
+    assert!(!servers.mount_answers(&mount(gone, true), SHORT).await);
+    assert!(servers.mount_answers(&mount(gone, false), SHORT).await);
+    let unnamed = SourceServer { address: None, ..mount(address, true) };
+    assert!(!servers.mount_answers(&unnamed, PROBE_DEADLINE).await);
+}
