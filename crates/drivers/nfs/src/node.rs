@@ -125,6 +125,10 @@ impl NodeMounts {
     }
 
     async fn mount(&self, wanted: &Wanted, target: &Path, root: Root) -> Result<(), TargetError> {
+        let plan = match &root {
+            Root::Export(plan) => Some(plan.clone()),
+            Root::Directory(_) => None,
+        };
         let request = NodeRequest::Mount {
             root,
             target: target.to_owned(),
@@ -139,8 +143,8 @@ impl NodeMounts {
         let NodeResponse::Mounted { version, permissions } = mounted.map_err(target_error)? else {
             return Err(internal("unexpected response to a mount".to_owned()));
         };
-        if let (Some(version), Some(servers)) = (version, servers) {
-            servers.mounted(&wanted.server, version);
+        if let (Some(version), Some(plan), Some(servers)) = (version, plan, servers) {
+            servers.mounted(&wanted.server, plan.negotiated(version));
         }
         match permissions {
             MountPermissions::AsRequested => {}

@@ -84,7 +84,7 @@ impl Servers {
         let Some(address) = mount.address.filter(|_| mount.tcp) else {
             return !mount.tcp || self.answers(&mount.server, mount.port, deadline).await;
         };
-        self.lock().used(&mount.server, mount.port);
+        self.lock().used(&mount.server, Some(mount.port));
         let called = null_call(SocketAddr::new(address, mount.port), deadline).await;
         self.record(&mount.server, called.map_err(|error| error.to_string())).is_ok()
     }
@@ -92,7 +92,11 @@ impl Servers {
     /// Asks a server that was used before whether it answers.
     pub async fn recheck(&self, server: &str, deadline: Duration) -> bool {
         let port = self.lock().port(server);
-        self.answers(server, port, deadline).await
+        match port {
+            Some(port) => self.answers(server, port, deadline).await,
+            // A transport that cannot be asked.
+            None => true,
+        }
     }
 
     async fn reachable_address(
@@ -101,7 +105,7 @@ impl Servers {
         options: &ParsedOptions,
         deadline: Duration,
     ) -> Result<SocketAddr, WorkerError> {
-        self.lock().used(server, options.port);
+        self.lock().used(server, Some(options.port).filter(|_| !options.no_probe));
         let found = timeout(deadline, first_answer(server, options, deadline)).await;
         let found = found.unwrap_or_else(|_| {
             Err(format!("its name was not resolved, or it did not answer, within {deadline:?}"))
@@ -127,8 +131,8 @@ impl Servers {
         }
     }
 
-    /// Records the version that a mount negotiated.
-    pub fn mounted(&self, server: &str, version: Version) {
+    /// Records that a mount succeeded, and the version that it negotiated, if it did.
+    pub fn mounted(&self, server: &str, version: Option<Version>) {
         self.lock().mounted(server, version, SystemTime::now());
     }
 

@@ -56,6 +56,17 @@ fn versions_and_options_are_those_of_mount_nfs() {
     for bad in ["vers=5", "vers=", "nfsvers=4.3", "minorversion=9", "port=x", "minorversion=x"] {
         assert_eq!(planned(bad, &facts()).unwrap_err().kind, Kind::Invalid, "{bad}");
     }
+    // A version that the options of one volume dictate says nothing about the volumes of others, nor does an export that is
+    // missing in NFSv4.
+    for (options, mounted, negotiated) in [
+        ("", Version::V42, Some(Version::V42)),
+        ("vers=4", Version::V40, Some(Version::V40)),
+        ("vers=3,nolock", Version::V3, None),
+        ("vers=4.0", Version::V40, None),
+        ("", Version::V3, None),
+    ] {
+        assert_eq!(planned(options, &facts()).unwrap().negotiated(mounted), negotiated, "{options}");
+    }
     let known = ServerFacts { known_version: Some(Version::V40), ..facts() };
     let tried: Vec<Version> = planned("", &known).unwrap().attempts.iter().map(|a| a.version).collect();
     assert_eq!(tried, [Version::V40, Version::V3]);

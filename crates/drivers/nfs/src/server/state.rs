@@ -25,12 +25,18 @@ pub enum ServerHealth {
     Unreachable(Unreachable),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ServerState {
     answered: Option<SystemTime>,
     failing: Option<(SystemTime, String)>,
     version: Option<Version>,
     port: Option<u16>,
+}
+
+impl Default for ServerState {
+    fn default() -> Self {
+        Self { answered: None, failing: None, version: None, port: Some(2049) }
+    }
 }
 
 /// State by server.
@@ -54,10 +60,10 @@ impl ServerTable {
         first
     }
 
-    pub(super) fn mounted(&mut self, server: &str, version: Version, now: SystemTime) {
+    pub(super) fn mounted(&mut self, server: &str, version: Option<Version>, now: SystemTime) {
         self.answered(server, now);
-        if let Some(state) = self.0.get_mut(server) {
-            state.version = Some(version);
+        if let (Some(state), Some(_)) = (self.0.get_mut(server), version) {
+            state.version = version;
         }
     }
 
@@ -86,13 +92,14 @@ impl ServerTable {
         .collect()
     }
 
-    /// The port that is used for the server.
-    pub(super) fn port(&self, server: &str) -> u16 {
-        self.0.get(server).and_then(|state| state.port).unwrap_or(2049)
+    /// The TCP port that was last used for the server; `None` if it was another transport.
+    pub(super) fn port(&self, server: &str) -> Option<u16> {
+        self.0.get(server).map_or(Some(2049), |state| state.port)
     }
 
-    pub(super) fn used(&mut self, server: &str, port: u16) {
-        self.0.entry(server.to_owned()).or_default().port = Some(port);
+    /// Records a use of the server, with its TCP port, if it has one.
+    pub(super) fn used(&mut self, server: &str, port: Option<u16>) {
+        self.0.entry(server.to_owned()).or_default().port = port;
     }
 
     pub(super) fn names(&self) -> Vec<String> {
@@ -118,9 +125,15 @@ mod tests {
         assert!(table.answered("nas", at(20)) && !table.answered("nas", at(21)));
         assert_eq!(table.health("nas"), Some(ServerHealth::Answered(at(21))));
         assert!(table.unreachable().is_empty());
-        table.mounted("nas", Version::V41, at(22));
+        table.mounted("nas", Some(Version::V41), at(22));
+        table.mounted("nas", None, at(23));
         table.failed("nas", "silent", at(30));
         assert_eq!(table.version("nas"), Some(Version::V41));
         assert_eq!((table.names(), table.version("other")), (vec!["nas".to_owned()], None));
+        assert_eq!(table.port("other"), Some(2049));
+        for port in [Some(12049), None] {
+            table.used("nas", port);
+            assert_eq!(table.port("nas"), port);
+        }
     }
 }
