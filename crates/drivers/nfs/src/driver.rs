@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use wharf_driver::{Driver, DriverNameError, Endpoint, NodeInfo, ServeError, ServeOptions};
 
+use crate::controller::{Controller, ControllerOptions};
 use crate::node::{NodeMounts, NodeOptions};
 use crate::worker::{Exports, WorkerOptions, WorkerProgram, Workers};
 
@@ -24,6 +25,8 @@ pub struct Config {
     pub program: WorkerProgram,
     /// Deadlines of workers, and where they mount.
     pub workers: WorkerOptions,
+    /// Settings of the controller service.
+    pub controller: ControllerOptions,
     /// Settings of the node service.
     pub node: NodeOptions,
 }
@@ -32,16 +35,22 @@ pub struct Config {
 pub struct NfsDriver {
     driver: Driver,
     workers: Workers,
+    controller: Arc<Controller>,
 }
 
 /// Builds the driver: controller and node service in one process, as csi-driver-nfs.
 pub fn driver(config: Config) -> Result<NfsDriver, DriverNameError> {
-    let Config { driver_name, node_id, exports, program, workers, node } = config;
+    let Config { driver_name, node_id, exports, program, workers, controller, node } = config;
     let workers = Workers::new(program, exports, workers);
     let mounts = Arc::new(NodeMounts::new(workers.clone(), node));
+    let controller = Arc::new(Controller::new(Arc::new(workers.clone()), None, controller));
     let (blocked, lazy, unreachable) = (workers.clone(), mounts.clone(), workers.exports().clone());
     let driver = Driver::new(&driver_name, env!("CARGO_PKG_VERSION"))?
         .max_id_length(MAX_ID)
+        .volumes(controller.clone())
+        .capacity(controller.clone())
+        .expansion(controller.clone())
+        .health(controller.clone())
         .target_node(mounts, NodeInfo { node_id, max_volumes: 0 })
         .gauge(
             "wharf_nfs_workers_blocked",
@@ -62,7 +71,7 @@ pub fn driver(config: Config) -> Result<NfsDriver, DriverNameError> {
             }),
         )
         .build();
-    Ok(NfsDriver { driver, workers })
+    Ok(NfsDriver { driver, workers, controller })
 }
 
 impl NfsDriver {
@@ -85,7 +94,10 @@ impl NfsDriver {
             // Calls that fail now still have to be answered, so the server must go on for the moment.
             tokio::spawn(async move { workers.shutdown().await });
         };
+        let controller = self.controller;
+        let maintenance = tokio::spawn(async move { controller.maintain().await });
         let served = self.driver.serve(endpoint, options, stop).await;
+        maintenance.abort();
         self.workers.shutdown().await;
         served
     }

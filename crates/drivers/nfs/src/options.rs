@@ -215,7 +215,7 @@ fn check_value(name: &str, value: Option<&str>) -> Result<(), OptionError> {
     let number = || value.and_then(|value| value.parse::<u32>().ok());
     match name {
         "nconnect" if !number().is_some_and(|count| (1..=16).contains(&count)) => bad("1 to 16"),
-        "port" if !number().is_some_and(|port| port <= 65535) => bad("0 to 65535"),
+        "port" if number().is_none_or(|port| port > 65535) => bad("0 to 65535"),
         "timeo" | "retrans" | "rsize" | "wsize" if number().is_none() => bad("a number"),
         "sec" if !value.is_some_and(|value| value.split(':').all(is_flavor)) => {
             bad("sys, krb5, krb5i or krb5p")

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The name of the driver's own directory in the root of each share. No volume path can begin with it.
+/// The name of the driver's own directory in the root of each share. No volume path contains it.
 pub const RECORDS: &str = ".wharf";
 
 /// The longest name of one component, in bytes.
@@ -15,7 +15,7 @@ pub const MAX_COMPONENT: usize = 255;
 /// The longest path, in bytes.
 const MAX_PATH: usize = 1024;
 
-/// A relative path in a share: one or more components, none of them `.` or `..`, the first one not `.wharf`.
+/// A relative path in a share: one or more components, none of them `.`, `..` or `.wharf`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SharePath(String);
@@ -46,11 +46,6 @@ impl SharePath {
                 return refused(problem);
             }
         }
-        // File systems without case distinction would take these for the same directory.
-        let first = trimmed.split('/').next().unwrap_or_default();
-        if first.eq_ignore_ascii_case(RECORDS) {
-            return refused("begins with .wharf, which holds the driver's records");
-        }
         Ok(Self(trimmed.to_owned()))
     }
 
@@ -75,6 +70,11 @@ fn check_component(component: &str) -> Result<(), &'static str> {
     match component {
         "" => Err("has an empty component"),
         "." | ".." => Err("has a component \".\" or \"..\""),
+        // On every level: a directory of the share can be an export of its own. In any case: file systems without case
+        // distinction would take these for the same directory.
+        _ if component.eq_ignore_ascii_case(RECORDS) => {
+            Err("has a component .wharf, which holds the driver's records")
+        }
         _ if component.len() > MAX_COMPONENT => Err("has a component of more than 255 bytes"),
         // `#` separates the parts of a handle; `\` separates components for Windows clients of the same share.
         _ if component.contains(['#', '\\']) => Err("has a character # or \\"),
@@ -137,7 +137,8 @@ mod tests {
             ("..a", Some("..a")),
             ("...", Some("...")),
             (".hidden/x", Some(".hidden/x")),
-            ("a/.wharf", Some("a/.wharf")),
+            ("a/.wharf", None),
+            ("a.wharf", Some("a.wharf")),
             ("ä b", Some("ä b")),
             ("", None),
             ("/", None),
@@ -183,7 +184,7 @@ mod tests {
                     }
                 }
                 prop_assert!(!resolved.is_empty());
-                prop_assert_ne!(resolved[0], RECORDS);
+                prop_assert!(!resolved.contains(&RECORDS));
                 prop_assert_eq!(resolved.join("/"), accepted.as_str());
                 // Writing it into a handle and reading it back names the same directory.
                 let handle = format!("s#x#{accepted}#u#");

@@ -9,7 +9,9 @@ use anyhow::{Context as _, bail};
 use wharf_csi::Endpoint;
 use wharf_driver::ServeOptions;
 use wharf_driver_nfs::Config;
+use wharf_driver_nfs::controller::ControllerOptions;
 use wharf_driver_nfs::node::{InlineVolumes, NodeOptions};
+use wharf_driver_nfs::parameters::OnDelete;
 use wharf_driver_nfs::server::Servers;
 use wharf_driver_nfs::worker::{Exports, WorkerOptions, WorkerProgram};
 
@@ -60,8 +62,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR", default_value = "/tmp")]
     working_mount_dir: PathBuf,
     /// What DeleteVolume does with the directory of a volume whose class does not set onDelete: delete, retain or archive
-    #[arg(long, value_name = "POLICY", default_value = "", hide_default_value = true)]
-    default_ondelete_policy: String,
+    #[arg(long, value_name = "POLICY", default_value = "", hide_default_value = true, value_parser = parse_on_delete)]
+    default_ondelete_policy: OnDelete,
     /// Minutes for which the usage of a volume is served from memory
     #[arg(long, value_name = "MINUTES", default_value_t = 10, allow_negative_numbers = true)]
     vol_stats_cache_expire_in_minutes: i64,
@@ -128,6 +130,10 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         exports: Exports::Servers(Arc::new(Servers::default())),
         program: WorkerProgram::default(),
         workers: WorkerOptions { mount_dir: args.working_mount_dir, ..WorkerOptions::default() },
+        controller: ControllerOptions {
+            default_on_delete: args.default_ondelete_policy,
+            ..ControllerOptions::default()
+        },
         node: NodeOptions {
             mount_permissions: Some(args.mount_permissions).filter(|mode| *mode > 0),
             inline: InlineVolumes::allow(args.enable_inline_volumes.iter().map(String::as_str)),
@@ -165,6 +171,11 @@ fn parse_endpoint(text: &str) -> anyhow::Result<Endpoint> {
         Some(path) if !path.is_empty() && !path.starts_with('/') => Ok(format!("unix:///{path}").parse()?),
         _ => Ok(text.parse()?),
     }
+}
+
+/// Empty means delete.
+fn parse_on_delete(text: &str) -> anyhow::Result<OnDelete> {
+    Ok(OnDelete::parse(text)?.unwrap_or_default())
 }
 
 /// A number as in Go: octal with a leading 0, else decimal.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use wharf_driver::{Endpoint, ServeOptions};
+use wharf_driver_nfs::controller::ControllerOptions;
 use wharf_driver_nfs::node::NodeOptions;
 use wharf_driver_nfs::worker::{self, Exports, WorkerOptions, WorkerProgram};
 use wharf_driver_nfs::{Config, DRIVER_NAME, driver};
@@ -51,6 +52,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         exports: Exports::Directories(exports),
         program: WorkerProgram::default(),
         workers: WorkerOptions::default(),
+        controller: ControllerOptions::default(),
         node: NodeOptions { usage_cache: Duration::ZERO, ..NodeOptions::default() },
     };
     let mut stop = signal(SignalKind::terminate())?;

@@ -125,6 +125,7 @@ pub(super) fn info(volume: &VolumeRecord, present: bool) -> VolumeInfo {
         options: volume.options.clone(),
         source: volume.source.clone(),
         present,
+        recorded: true,
     }
 }
 

@@ -3,17 +3,20 @@
 use super::create::{ATTEMPTS, contended, info};
 use super::directory::Found;
 use super::error::During as _;
+use super::files::{Entry, EntryKind};
 use super::record::{DirectoryRecord, VolumeRecord, VolumeState};
 use super::store::Swap;
-use super::{CapacityInfo, ErrorKind, ExpandVolume, Share, ShareError, VolumeInfo};
+use super::{CapacityInfo, ErrorKind, ExpandVolume, GetVolume, Share, ShareError, VolumeInfo};
 
 impl Share {
-    /// A volume that CreateVolume returned; `None` while it is created or deleted.
-    pub(super) fn get_volume(&self, handle: &str) -> Result<Option<VolumeInfo>, ShareError> {
-        let slot = self.read_record::<VolumeRecord>(handle)?;
-        let Some(volume) = slot.record.filter(|volume| volume.state == VolumeState::Ready) else {
+    /// A volume that CreateVolume returned, or one without a record whose directory exists. `None` while it is created or
+    /// deleted.
+    pub(super) fn get_volume(&self, request: &GetVolume) -> Result<Option<VolumeInfo>, ShareError> {
+        let slot = self.read_record::<VolumeRecord>(&request.handle)?;
+        let Some(volume) = slot.record else { return self.get_without_record(request) };
+        if volume.state != VolumeState::Ready {
             return Ok(None);
-        };
+        }
         let directory = self.read_record::<DirectoryRecord>(volume.path.as_str())?;
         let identity = directory.record.and_then(|directory| directory.identity);
         let present = match identity {
@@ -21,6 +24,25 @@ impl Share {
             None => false,
         };
         Ok(Some(info(&volume, present)))
+    }
+
+    /// A volume of csi-driver-nfs that was not adopted.
+    fn get_without_record(&self, request: &GetVolume) -> Result<Option<VolumeInfo>, ShareError> {
+        let Some(path) = &request.path else { return Ok(None) };
+        let is_directory = |entry: Entry| entry.kind == EntryKind::Directory;
+        if !self.stat(path.as_path())?.is_some_and(is_directory) {
+            return Ok(None);
+        }
+        Ok(Some(VolumeInfo {
+            handle: request.handle.clone(),
+            path: path.clone(),
+            size: 0,
+            context: Default::default(),
+            options: Vec::new(),
+            source: None,
+            present: true,
+            recorded: false,
+        }))
     }
 
     /// Records a larger size. NFS does not enforce it.

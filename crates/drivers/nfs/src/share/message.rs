@@ -39,7 +39,7 @@ pub enum Response {
     CreateVolume(Result<VolumeInfo, ShareError>),
     /// Nothing: the volume is gone, or was never ours.
     DeleteVolume(Result<(), ShareError>),
-    /// The volume; `None` if there is no record of it.
+    /// The volume; `None` if it does not exist.
     GetVolume(Result<Option<VolumeInfo>, ShareError>),
     /// The volume with its new size.
     ExpandVolume(Result<VolumeInfo, ShareError>),
@@ -99,6 +99,8 @@ pub struct DeleteVolume {
 pub struct GetVolume {
     /// The volume handle.
     pub handle: String,
+    /// The directory that the handle names: a volume without a record exists if this directory does.
+    pub path: Option<SharePath>,
 }
 
 /// Records a new size.
@@ -139,7 +141,7 @@ pub struct Adopt {
     pub on_delete: Option<OnDelete>,
 }
 
-/// A volume that has a record.
+/// A volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeInfo {
@@ -157,6 +159,8 @@ pub struct VolumeInfo {
     pub source: Option<VolumeContentSource>,
     /// Whether the recorded directory is at its path.
     pub present: bool,
+    /// Whether the volume has a record. Without one it is used, but never deleted.
+    pub recorded: bool,
 }
 
 /// The size of a share.

@@ -117,6 +117,7 @@ impl Share {
             return Ok(true);
         };
         *budget = budget.saturating_sub(removed.removed);
+        self.tick();
         if removed.more {
             return Ok(false);
         }

@@ -259,7 +259,7 @@ fn abandoned_create_leaves_nothing_or_a_volume() {
         let (files, share) = faulty(&fixture.root(), Fault::After, at);
         let _ = create(&share, &volume("h1", "a/pvc-1"));
         let left = fixture.leftovers();
-        let get = crate::share::GetVolume { handle: "h1".to_owned() };
+        let get = crate::share::GetVolume { handle: "h1".to_owned(), path: None };
         let Response::GetVolume(Ok(found)) = fixture.share.handle(Request::GetVolume(get)) else { panic!() };
         match found {
             None => {

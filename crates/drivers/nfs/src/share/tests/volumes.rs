@@ -11,7 +11,7 @@ use crate::share::{
 };
 
 fn get(share: &Share, handle: &str) -> Option<VolumeInfo> {
-    match share.handle(Request::GetVolume(GetVolume { handle: handle.to_owned() })) {
+    match share.handle(Request::GetVolume(GetVolume { handle: handle.to_owned(), path: None })) {
         Response::GetVolume(result) => result.unwrap(),
         other => panic!("{other:?}"),
     }

@@ -1,0 +1,138 @@
+//! Adoption of PersistentVolumes that csi-driver-nfs created: writes the records that allow to delete them.
+
+use std::collections::BTreeMap;
+
+use super::errors::CallError;
+use super::{Controller, unexpected};
+use crate::handle::{HandleError, Location, VolumeHandle};
+use crate::options::combine;
+use crate::parameters::{OnDelete, Transport, VolumeAttributes};
+use crate::share::{Adopt, Request, Response};
+use crate::template;
+
+/// What a PersistentVolume says about its volume.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PersistentVolumeFacts {
+    /// Its name.
+    pub name: String,
+    /// `spec.csi.volumeHandle`.
+    pub handle: String,
+    /// `spec.csi.volumeAttributes`.
+    pub attributes: BTreeMap<String, String>,
+    /// `spec.mountOptions`.
+    pub mount_options: Vec<String>,
+    /// `spec.capacity.storage` in bytes.
+    pub capacity: u64,
+}
+
+/// Why a PersistentVolume was not adopted. It can be used, but will not be deleted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AdoptionError {
+    /// The handle names no volume: a static volume, or a crafted one.
+    #[error("volume {handle:?} has a handle that csi-driver-nfs did not write: {reason}")]
+    Handle {
+        /// The handle.
+        handle: String,
+        /// What is wrong with it.
+        reason: HandleError,
+    },
+    /// The handle and the attributes name different directories.
+    #[error("volume {0:?} has attributes that name another directory than its handle")]
+    Differs(String),
+    /// The mount options or attributes are invalid.
+    #[error("volume {handle:?} has invalid attributes or mount options: {reason}")]
+    Invalid {
+        /// The handle.
+        handle: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The share refused it, or did not answer.
+    #[error("{message}")]
+    Share {
+        /// What happened.
+        message: String,
+    },
+}
+
+impl Controller {
+    /// Writes the record of a volume that has none; one that has a record is success.
+    pub async fn adopt(&self, volume: &PersistentVolumeFacts) -> Result<(), AdoptionError> {
+        let (location, on_delete) = adoptable(volume)?;
+        let invalid = |reason: String| AdoptionError::Invalid { handle: volume.handle.clone(), reason };
+        let flags = volume.mount_options.iter().map(String::as_str);
+        let options = combine(flags, &Transport::default()).map_err(|error| invalid(error.to_string()))?;
+        let export =
+            crate::worker::Export::new(super::plain_server(&location.server), &location.share, &options);
+        let request = Adopt {
+            handle: volume.handle.clone(),
+            name: volume.name.clone(),
+            path: location.path,
+            size: volume.capacity,
+            context: volume.attributes.clone(),
+            options,
+            on_delete,
+        };
+        let failed = |error: CallError| AdoptionError::Share { message: error.to_string() };
+        match self.call(&export, Request::Adopt(request)).await.map_err(|error| failed(error.into()))? {
+            Response::Adopt(adopted) => adopted.map(drop).map_err(|error| failed(error.into())),
+            other => Err(failed(unexpected(&other).into())),
+        }
+    }
+}
+
+/// Where an adoptable volume is: its handle and its attributes must agree, since either can be crafted.
+fn adoptable(volume: &PersistentVolumeFacts) -> Result<(Location, Option<OnDelete>), AdoptionError> {
+    let wrong = |reason| AdoptionError::Handle { handle: volume.handle.clone(), reason };
+    let handle = VolumeHandle::parse(&volume.handle).map_err(wrong)?;
+    let location = handle.location().map_err(wrong)?;
+    let invalid = |reason: String| AdoptionError::Invalid { handle: volume.handle.clone(), reason };
+    let attributes =
+        VolumeAttributes::parse(&volume.attributes).map_err(|error| invalid(error.to_string()))?;
+    let sub_dir = template::resolve(&attributes.sub_dir, &attributes.metadata)
+        .map_err(|error| invalid(error.to_string()))?;
+    let same = attributes.server == location.server
+        && attributes.share == location.share
+        && sub_dir.trim_matches('/') == location.path.as_str();
+    match same {
+        true => Ok((location, handle.on_delete())),
+        false => Err(AdoptionError::Differs(volume.handle.clone())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(handle: &str, pairs: &[(&str, &str)]) -> PersistentVolumeFacts {
+        PersistentVolumeFacts {
+            name: "pv".into(),
+            handle: handle.into(),
+            attributes: pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
+            ..PersistentVolumeFacts::default()
+        }
+    }
+
+    #[test]
+    fn handle_and_attributes_must_name_the_same_directory() {
+        let at = |sub_dir| [("server", "srv"), ("share", "/share"), ("subdir", sub_dir)];
+        for (handle, sub_dir, on_delete) in [
+            ("srv#share#pvc-1##", "pvc-1", None),
+            ("srv#share#ns/data#pvc-1#archive", "ns/data", Some(OnDelete::Archive)),
+            ("srv#share#pvc-1#", "pvc-1", None),
+            ("srv/share/pvc-1", "pvc-1", None),
+        ] {
+            let (location, policy) = adoptable(&facts(handle, &at(sub_dir))).unwrap();
+            assert_eq!((location.path.as_str(), policy), (sub_dir, on_delete), "{handle}");
+        }
+        assert!(matches!(adoptable(&facts("srv#share#x##", &at("y"))), Err(AdoptionError::Differs(_))));
+        assert!(matches!(adoptable(&facts("other#share#y##", &at("y"))), Err(AdoptionError::Differs(_))));
+        assert!(matches!(adoptable(&facts("srv#share#", &at(""))), Err(AdoptionError::Handle { .. })));
+        assert!(matches!(
+            adoptable(&facts("srv#share#../x##", &at("../x"))),
+            Err(AdoptionError::Handle { .. })
+        ));
+        assert!(matches!(adoptable(&facts("any", &at("y"))), Err(AdoptionError::Handle { .. })));
+        assert!(matches!(adoptable(&facts("srv#share#y##", &[])), Err(AdoptionError::Invalid { .. })));
+    }
+}
