@@ -8,6 +8,7 @@ mod resolve;
 mod rpc;
 mod state;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -63,6 +64,8 @@ impl Servers {
         options: &ParsedOptions,
         deadline: Duration,
     ) -> Result<ServerFacts, WorkerError> {
+        let port = Some(options.port).filter(|_| !options.no_probe);
+        self.lock().used(server, port, SystemTime::now());
         let address = self.reachable_address(server, options, deadline).await?;
         let client_address = client_address(address).await;
         let known_version = self.lock().version(server);
@@ -84,7 +87,7 @@ impl Servers {
         let Some(address) = mount.address.filter(|_| mount.tcp) else {
             return !mount.tcp || self.answers(&mount.server, mount.port, deadline).await;
         };
-        self.lock().used(&mount.server, Some(mount.port));
+        self.lock().used(&mount.server, Some(mount.port), SystemTime::now());
         let called = null_call(SocketAddr::new(address, mount.port), deadline).await;
         self.record(&mount.server, called.map_err(|error| error.to_string())).is_ok()
     }
@@ -105,7 +108,6 @@ impl Servers {
         options: &ParsedOptions,
         deadline: Duration,
     ) -> Result<SocketAddr, WorkerError> {
-        self.lock().used(server, Some(options.port).filter(|_| !options.no_probe));
         let found = timeout(deadline, first_answer(server, options, deadline)).await;
         let found = found.unwrap_or_else(|_| {
             Err(format!("its name was not resolved, or it did not answer, within {deadline:?}"))
@@ -149,6 +151,11 @@ impl Servers {
     /// All servers that did not answer when they were last used.
     pub fn unreachable(&self) -> Vec<Unreachable> {
         self.lock().unreachable()
+    }
+
+    /// Forgets servers that nothing has used for a while, except those of mounts.
+    pub fn forget_unused(&self, mounted: &BTreeSet<String>) {
+        self.lock().forget_unused(mounted, SystemTime::now());
     }
 
     /// All servers that were used.

@@ -1,9 +1,12 @@
 //! What is known about each server. Pure.
 
-use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
 
 use crate::mount::Version;
+
+/// How long a server is remembered that nothing uses.
+const REMEMBERED: Duration = Duration::from_secs(900);
 
 /// A server that did not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,11 +34,12 @@ struct ServerState {
     failing: Option<(SystemTime, String)>,
     version: Option<Version>,
     port: Option<u16>,
+    used: Option<SystemTime>,
 }
 
 impl Default for ServerState {
     fn default() -> Self {
-        Self { answered: None, failing: None, version: None, port: Some(2049) }
+        Self { answered: None, failing: None, version: None, port: Some(2049), used: None }
     }
 }
 
@@ -98,8 +102,17 @@ impl ServerTable {
     }
 
     /// Records a use of the server, with its TCP port, if it has one.
-    pub(super) fn used(&mut self, server: &str, port: Option<u16>) {
-        self.0.entry(server.to_owned()).or_default().port = port;
+    pub(super) fn used(&mut self, server: &str, port: Option<u16>, now: SystemTime) {
+        let state = self.0.entry(server.to_owned()).or_default();
+        state.port = port;
+        state.used = Some(now);
+    }
+
+    /// Forgets servers without a mount that were not used recently: one that was removed, or whose name was mistyped, would
+    /// be reported as unreachable for ever.
+    pub(super) fn forget_unused(&mut self, mounted: &BTreeSet<String>, now: SystemTime) {
+        let recent = |used: SystemTime| now.duration_since(used).map_or(true, |age| age < REMEMBERED);
+        self.0.retain(|server, state| mounted.contains(server) || state.used.is_some_and(recent));
     }
 
     pub(super) fn names(&self) -> Vec<String> {
@@ -132,8 +145,20 @@ mod tests {
         assert_eq!((table.names(), table.version("other")), (vec!["nas".to_owned()], None));
         assert_eq!(table.port("other"), Some(2049));
         for port in [Some(12049), None] {
-            table.used("nas", port);
+            table.used("nas", port, at(40));
             assert_eq!(table.port("nas"), port);
         }
+    }
+
+    #[test]
+    fn server_is_forgotten_when_nothing_uses_it() {
+        let mut table = ServerTable::default();
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        for (server, used) in [("mounted", 0), ("removed", 0), ("recent", 500), ("later", 2000)] {
+            table.used(server, Some(2049), at(used));
+            table.failed(server, "refused", at(used));
+        }
+        table.forget_unused(&BTreeSet::from(["mounted".to_owned()]), at(1000));
+        assert_eq!(table.names(), ["later", "mounted", "recent"]);
     }
 }

@@ -126,7 +126,7 @@ impl Workers {
     ) -> Result<NodeResponse, WorkerError> {
         let _running = self.inner.enter()?;
         let server = server.unwrap_or_default();
-        if !request.is_cleanup() {
+        if !request.is_cleanup() && !server.is_empty() {
             self.inner.admit(server)?;
         }
         let subject = request.subject();
