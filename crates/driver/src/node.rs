@@ -321,7 +321,11 @@ impl NodeService {
             .staging_path(paths::optional_path("staging_target_path", &request.staging_target_path)?);
         let issues = async {
             let issues = match (&self.backend, health) {
-                (NodeBackend::Target(mounts), _) => mounts.volume_health(&get).await?,
+                (NodeBackend::Target(mounts), _) => match (mounts.volume_health(&get).await?, &self.health) {
+                    // Not on this node: whether it exists is known to the backend, if this process has one.
+                    (None, Some(health)) => health.volume_health(&get).await?,
+                    (issues, _) => issues,
+                },
                 (_, Some(health)) => health.volume_health(&get).await?,
                 (_, None) => Some(Vec::new()),
             };

@@ -66,6 +66,8 @@ pub fn driver(config: Config) -> Result<NfsDriver, DriverNameError> {
         .volumes(controller.clone())
         .capacity(controller.clone())
         .expansion(controller.clone())
+        .snapshots(controller.clone())
+        .clones(controller.clone())
         .health(controller.clone())
         .target_node(mounts, NodeInfo { node_id, max_volumes: 0 })
         .gauge(

@@ -148,8 +148,11 @@ pub(super) fn push_pax(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     records.push(b'\n');
 }
 
+/// Key and value of a PAX record.
+pub(super) type PaxRecord = (Vec<u8>, Vec<u8>);
+
 /// Splits PAX records into keys and values.
-pub(super) fn parse_pax(mut records: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, HeaderError> {
+pub(super) fn parse_pax(mut records: &[u8]) -> Result<Vec<PaxRecord>, HeaderError> {
     let mut parsed = Vec::new();
     while !records.is_empty() {
         let space = records.iter().take(20).position(|byte| *byte == b' ').ok_or(HeaderError::Pax)?;

@@ -294,7 +294,7 @@ fn entry<'a>(path: &'a [u8], attributes: &'a Attributes) -> NewEntry<'a> {
     NewEntry { path, kind: b'0', attributes, link: b"", size: 0, sparse: None, extra: &[] }
 }
 
-fn read_xattrs(file: BorrowedFd<'_>, path: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, CopyError> {
+fn read_xattrs(file: BorrowedFd<'_>, path: &[u8]) -> Result<attributes::Xattrs, CopyError> {
     match attributes::read_xattrs(file) {
         Err(error) if beneath::is_gone(&error) => Ok(Vec::new()),
         result => {

@@ -5,7 +5,7 @@
 
 use std::io::{self, Read};
 
-use super::header::{BLOCK, Block, Header, parse_pax, parse_time};
+use super::header::{BLOCK, Block, Header, PaxRecord, parse_pax, parse_time};
 use super::writer::{HARD_LINK_KEY, TYPE_FIFO, TYPE_KEY, XATTR_PREFIX};
 use crate::copy::attributes::{Attributes, is_kept};
 use crate::copy::{CopyError, beneath};
@@ -54,7 +54,7 @@ pub(super) struct Reader<'a> {
 /// PAX records and GNU names that belong to the next entry.
 #[derive(Default)]
 struct Pending {
-    pax: Vec<(Vec<u8>, Vec<u8>)>,
+    pax: Vec<PaxRecord>,
     name: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
 }

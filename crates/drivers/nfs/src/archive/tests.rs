@@ -50,8 +50,11 @@ fn bytes_of(mut file: File) -> Vec<u8> {
     bytes
 }
 
+/// Header, PAX records and data.
+type RawEntry<'a> = (Header, &'a [(&'a str, &'a str)], &'a [u8]);
+
 /// An archive of single headers without data, as Go and others write them.
-fn raw(entries: &[(Header, &[(&str, &str)], &[u8])]) -> Vec<u8> {
+fn raw(entries: &[RawEntry<'_>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let data = |bytes: &mut Vec<u8>, data: &[u8]| {
         bytes.extend(data);

@@ -18,6 +18,9 @@ const DEFAULT_ACL: &CStr = c"system.posix_acl_default";
 /// The largest value of an extended attribute that Linux allows.
 const XATTR_SIZE_MAX: usize = 64 << 10;
 
+/// Names and values of extended attributes, in the order of the names.
+pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// The attributes to give to a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Attributes {
@@ -29,8 +32,7 @@ pub(crate) struct Attributes {
     pub(crate) atime: (i64, u32),
     /// Time of last modification.
     pub(crate) mtime: (i64, u32),
-    /// Names and values, in the order of the names.
-    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) xattrs: Xattrs,
 }
 
 /// What could not be kept, and why.
@@ -142,7 +144,7 @@ fn apply_nfs4_acl(file: BorrowedFd<'_>, acl: &[u8]) -> io::Result<()> {
 }
 
 /// Reads the extended attributes that a copy keeps.
-pub(crate) fn read_xattrs(file: BorrowedFd<'_>) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+pub(crate) fn read_xattrs(file: BorrowedFd<'_>) -> io::Result<Xattrs> {
     let mut list = Vec::with_capacity(1 << 10);
     loop {
         list.clear();
@@ -189,8 +191,11 @@ pub(crate) fn remove_inherited_acls(dir: impl AsFd) -> io::Result<()> {
 }
 
 /// Which extended attributes a copy keeps: data of users, ACLs and file capabilities. Security labels are left to the
-/// policy of the place.
+/// policy of the place, and the ID of a volume's directory belongs to that directory alone.
 pub(crate) fn is_kept(name: &[u8]) -> bool {
+    if name == crate::share::files::ID_XATTR.as_bytes() {
+        return false;
+    }
     let kept = [ACCESS_ACL.to_bytes(), DEFAULT_ACL.to_bytes(), NFS4_ACL, b"security.capability"];
     name.starts_with(b"user.") || name.starts_with(b"trusted.") || kept.contains(&name)
 }
@@ -201,8 +206,9 @@ mod tests {
 
     #[test]
     fn user_attributes_acls_and_capabilities_are_kept_and_labels_are_not() {
-        let table: [(&[u8], bool); 8] = [
+        let table: [(&[u8], bool); 9] = [
             (b"user.a", true),
+            (b"user.wharf.id", false),
             (b"trusted.a", true),
             (b"system.posix_acl_access", true),
             (b"system.posix_acl_default", true),

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use super::error::During as _;
-use super::files::{LinuxFiles, ShareFiles};
+use super::files::{Entry, EntryKind, LinuxFiles, ShareFiles};
 use super::record::{Envelope, ShareRecord, VERSION, to_bytes};
 use super::{ErrorKind, Request, Response, ShareError};
 use crate::path::RECORDS;
@@ -17,17 +18,19 @@ pub struct ShareEnvironment {
     pub new_id: Arc<dyn Fn() -> Result<String, ShareError> + Send + Sync>,
     /// How old something unfinished must be before recovery takes it for abandoned. Longer than any request runs.
     pub grace: Duration,
+    /// How often a copy shows that it is alive. After three times this long without a sign it is taken over.
+    pub lease: Duration,
 }
 
 impl Default for ShareEnvironment {
-    /// Random UUIDs, and one hour.
+    /// Random UUIDs, one hour, and 20 seconds.
     fn default() -> Self {
         let new_id = || {
             wharf_linux::random_uuid().map_err(|error| {
                 ShareError::new(ErrorKind::Internal, format!("failed to read a random UUID: {error}"))
             })
         };
-        Self { new_id: Arc::new(new_id), grace: Duration::from_secs(3600) }
+        Self { new_id: Arc::new(new_id), grace: Duration::from_secs(3600), lease: Duration::from_secs(20) }
     }
 }
 
@@ -35,6 +38,8 @@ impl Default for ShareEnvironment {
 pub struct Share {
     pub(super) files: Arc<dyn ShareFiles>,
     pub(super) environment: ShareEnvironment,
+    verified: AtomicBool,
+    progress: AtomicU64,
 }
 
 impl Share {
@@ -46,26 +51,54 @@ impl Share {
 
     /// A share with these file operations.
     pub fn with_files(files: Arc<dyn ShareFiles>, environment: ShareEnvironment) -> Self {
-        Self { files, environment }
+        Self { files, environment, verified: AtomicBool::new(false), progress: AtomicU64::new(0) }
     }
 
     /// Serves one request.
     pub fn handle(&self, request: Request) -> Response {
         match request {
-            Request::CreateVolume(request) => Response::CreateVolume(self.create_volume(&request)),
-            Request::DeleteVolume(request) => Response::DeleteVolume(self.delete_volume(&request)),
+            Request::CreateVolume(request) => {
+                Response::CreateVolume(self.verify_records().and_then(|()| self.create_volume(&request)))
+            }
+            Request::DeleteVolume(request) => {
+                Response::DeleteVolume(self.verify_records().and_then(|()| self.delete_volume(&request)))
+            }
             Request::GetVolume(request) => Response::GetVolume(self.get_volume(&request)),
             Request::ExpandVolume(request) => Response::ExpandVolume(self.expand_volume(&request)),
             Request::Capacity => Response::Capacity(self.capacity()),
-            Request::Recover => Response::Recover(self.recover()),
-            Request::PurgeTrash(request) => Response::PurgeTrash(self.purge_trash(&request)),
-            Request::Adopt(request) => Response::Adopt(self.adopt(&request)),
+            Request::Recover => Response::Recover(self.verify_records().and_then(|()| self.recover())),
+            Request::PurgeTrash(request) => {
+                Response::PurgeTrash(self.verify_records().and_then(|()| self.purge_trash(&request)))
+            }
+            Request::Adopt(request) => {
+                Response::Adopt(self.verify_records().and_then(|()| self.adopt(&request)))
+            }
+            Request::CreateSnapshot(request) => {
+                Response::CreateSnapshot(self.verify_records().and_then(|()| self.create_snapshot(&request)))
+            }
+            Request::DeleteSnapshot(request) => Response::DeleteSnapshot(
+                self.verify_records().and_then(|()| self.delete_snapshot(&request.handle)),
+            ),
+            Request::GetSnapshot(request) => {
+                Response::GetSnapshot(self.verify_records().and_then(|()| self.get_snapshot(&request.handle)))
+            }
+            Request::ListSnapshots => {
+                Response::ListSnapshots(self.verify_records().and_then(|()| self.list_snapshots()))
+            }
+            Request::RunJob(request) => {
+                Response::RunJob(self.verify_records().and_then(|()| self.run_job(&request.job)))
+            }
         }
     }
 
     /// The file operations.
     pub fn files(&self) -> &dyn ShareFiles {
         &*self.files
+    }
+
+    /// Shows that a background job makes progress.
+    pub(super) fn tick(&self) {
+        crate::worker::report_progress(self.progress.fetch_add(1, Ordering::Relaxed) + 1);
     }
 
     pub(super) fn new_id(&self) -> Result<String, ShareError> {
@@ -96,6 +129,11 @@ impl Share {
 
     /// The server's clock: ages of files are compared with it, since clocks of controllers differ.
     pub(super) fn server_time(&self) -> Result<SystemTime, ShareError> {
+        self.probe().map(|entry| entry.modified)
+    }
+
+    /// The attributes of a new file of the driver: the server's clock, and the user whom the server takes the driver for.
+    fn probe(&self) -> Result<Entry, ShareError> {
         let probe = own(["tmp", &self.new_id()?]);
         match self.files.create_file(&probe, b"") {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -103,12 +141,41 @@ impl Share {
         }
         let entry = self.files.stat(&probe).during("read", "the server's clock")?;
         self.remove(&probe)?;
-        entry.map(|entry| entry.modified).ok_or_else(|| {
-            ShareError::new(
-                ErrorKind::Unavailable,
-                "failed to read the server's clock: the file is gone; try again",
-            )
+        entry.ok_or_else(|| {
+            let message = "failed to read the server's clock: the file is gone; try again";
+            ShareError::new(ErrorKind::Unavailable, message)
         })
+    }
+
+    /// Records decide what is deleted, so they must be the driver's own: a user who can write to the root of the share could
+    /// have created `.wharf`. Checked once; without records there is nothing to check.
+    fn verify_records(&self) -> Result<(), ShareError> {
+        if self.verified.load(Ordering::Relaxed) || !self.has_records()? {
+            return Ok(());
+        }
+        let refused = |problem: String| {
+            let message = format!(
+                "{RECORDS} in the share's root {problem}, so its records are not trusted: check who created it, then correct \
+                 it with chown -R and chmod, or remove it"
+            );
+            Err(ShareError::new(ErrorKind::Precondition, message))
+        };
+        let entry = self.files.stat(&own([])).during("read", RECORDS)?;
+        let Some(entry) = entry.filter(|entry| entry.kind == EntryKind::Directory) else {
+            return refused("is not a directory".to_owned());
+        };
+        if entry.mode & 0o077 != 0 {
+            return refused(format!("has mode {:o}, not 700", entry.mode));
+        }
+        let uid = self.probe()?.uid;
+        if entry.uid != uid {
+            return refused(format!(
+                "belongs to user {}, not to {uid}, who the driver is for the server",
+                entry.uid
+            ));
+        }
+        self.verified.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Whether one of the driver's own files was last changed before the grace period. A missing one is not abandoned.
@@ -124,7 +191,7 @@ impl Share {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
                 let entry = self.files.stat(dir).during("read", &object)?;
                 match entry.map(|entry| entry.kind) {
-                    Some(super::files::EntryKind::Directory) => Ok(()),
+                    Some(EntryKind::Directory) => Ok(()),
                     _ => Err(ShareError::new(
                         ErrorKind::Precondition,
                         format!(

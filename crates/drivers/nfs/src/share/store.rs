@@ -89,6 +89,7 @@ impl Share {
         let store = own([T::STORE]);
         let mut slots = Vec::new();
         for name in self.names(&store)? {
+            self.tick();
             let dir = store.join(&name);
             let Some(key) = self.key_of(&dir)? else { continue };
             if key_hash(&key) != name {

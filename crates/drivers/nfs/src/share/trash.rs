@@ -117,7 +117,7 @@ impl Share {
             return Ok(true);
         };
         *budget = budget.saturating_sub(removed.removed);
-        crate::worker::report_progress(u64::MAX - *budget);
+        self.tick();
         if removed.more {
             return Ok(false);
         }

@@ -36,6 +36,30 @@ fn share_without_records_is_not_written_to() {
     assert_eq!(tree(&fixture.root()), ["data"]);
 }
 
+#[test]
+fn records_that_others_can_write_are_not_trusted() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let fixture = Fixture::new();
+    fixture.create("h1", "pvc-1").unwrap();
+    std::fs::set_permissions(fixture.at(".wharf"), std::fs::Permissions::from_mode(0o770)).unwrap();
+    let reopened = || {
+        crate::share::Share::open(&fixture.root(), super::support::environment(std::time::Duration::ZERO))
+            .unwrap()
+    };
+    for error in
+        [delete(&reopened(), "h1").unwrap_err(), create(&reopened(), &volume("h2", "x")).unwrap_err()]
+    {
+        assert_eq!(error.kind, ErrorKind::Precondition);
+        assert!(error.message.contains("mode 770"), "{error}");
+    }
+    assert_eq!(fixture.tree(), ["pvc-1"]);
+    std::fs::set_permissions(fixture.at(".wharf"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    if std::os::unix::fs::chown(fixture.at(".wharf"), Some(12345), None).is_ok() {
+        assert_eq!(delete(&reopened(), "h1").unwrap_err().kind, ErrorKind::Precondition);
+        assert_eq!(fixture.tree(), ["pvc-1"]);
+    }
+}
+
 // B3
 #[test]
 fn parents_are_removed_only_if_empty_and_ours() {
