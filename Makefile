@@ -1,6 +1,6 @@
 # The project's commands. Each says what it is for; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help build up down kubectl demo check test test-up test-cargo test-sanity test-clients test-vm test-cluster differential \
+.PHONY: help build up down kubectl demo check test test-up test-cargo test-sanity test-clients test-vm test-nfs test-cluster differential \
   test-all fuzz mutants bench fmt clippy deny docs publish-check tools
 
 help: ## list the commands
@@ -26,7 +26,7 @@ check: ## format, lints and the unit tests: no root, no network, under two minut
 	@hack/check.sh
 
 test: tools ## everything that must pass: crates, csi-sanity, others' clients, virtual machine, lives on a real API server
-	hack/test.sh cargo sanity clients vm up kubectl slice leaks
+	hack/test.sh cargo sanity clients vm nfs up kubectl slice leaks
 
 test-cargo: tools ## the crates' own tests, with a real kernel
 	hack/test.sh cargo
@@ -43,6 +43,9 @@ test-up: tools ## the tour in docs/getting-started.md, word for word
 test-vm: tools ## what needs a kernel of its own
 	hack/test.sh vm
 
+test-nfs: tools ## the NFS driver on a kernel NFS server, in a virtual machine
+	hack/test.sh nfs
+
 test-cluster: tools ## on a real Kubernetes of two nodes, which is built once (10 minutes)
 	hack/test.sh cluster
 
@@ -50,7 +53,7 @@ differential: tools ## upstream's sidecars and ours, scenario by scenario, on a 
 	hack/test.sh differential
 
 test-all: tools ## `test`, and what takes long
-	hack/test.sh cargo sanity clients vm up kubectl differential three-ways cluster soak dist fuzz
+	hack/test.sh cargo sanity clients vm nfs nfs-faults up kubectl differential three-ways cluster soak dist fuzz
 
 fuzz: ## fuzz every parser of untrusted or persisted input, one minute each; FUZZ_SECONDS changes that
 	hack/fuzz.sh
@@ -62,6 +65,7 @@ bench: tools ## measure, as ratios within one run: the driver, the API server, o
 	bench/run.sh
 	bench/apiserver.sh
 	bench/up.sh
+	bench/nfs.sh
 	bench/sidecar.sh
 
 fmt: ## format the code

@@ -5,6 +5,8 @@
 #   sanity        csi-sanity against our drivers
 #   clients       DigitalOcean's own clients against our fake of its API
 #   vm            tests that need a kernel of their own
+#   nfs           the NFS driver on a kernel NFS server, in a virtual machine: csi-sanity, lives, takeover
+#   nfs-faults    the same while the server fails and the driver is killed, and the facts about Linux that the design relies on
 #   up            the tour in docs/getting-started.md, word for word
 #   kubectl       kubectl logs and kubectl exec
 #   slice         the fast part of differential
@@ -97,6 +99,8 @@ for name in "$@"; do
     sanity) tier sanity '^csi-sanity: ' test/sanity/run.sh ;;
     clients) tier clients '^digitalocean: ' test/digitalocean/run.sh ;;
     vm) tier vm '^ext4-online: ' test/vm/run.sh ;;
+    nfs) tier nfs '^nfs: ' test/nfs/run.sh ;;
+    nfs-faults) tier nfs-faults '^nfs: ' test/nfs/run.sh facts faults kills ;;
     up) tier up '^up: ' test/up/run.sh ;;
     kubectl) tier kubectl '^test result: ' kubectl ;;
     slice | differential) tier "$name" '^differential: ' differential "${name/differential/all}" ;;
@@ -104,7 +108,7 @@ for name in "$@"; do
     cluster) tier cluster '^test result: ' cluster ;;
     leaks | soak | dist) tier "$name" '^test result: ' "$name" ;;
     fuzz) tier fuzz '^fuzz: ' hack/fuzz.sh ;;
-    *) die "unknown tier $name: use cargo, sanity, clients, vm, up, kubectl, slice, differential, three-ways, cluster, leaks, soak, dist or fuzz" ;;
+    *) die "unknown tier $name: use cargo, sanity, clients, vm, nfs, nfs-faults, up, kubectl, slice, differential, three-ways, cluster, leaks, soak, dist or fuzz" ;;
   esac
 done
 printf '\n%d passed, %d failed\n' "$passed" "$failed"

@@ -31,6 +31,10 @@ fio fio
 qemu-system-x86_64 qemu-system-x86
 cpio cpio
 depmod kmod
+rpc.nfsd nfs-kernel-server
+tc iproute2
+python3 python3-minimal
+ps procps
 END
 }
 

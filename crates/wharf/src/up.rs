@@ -10,6 +10,7 @@
 mod components;
 mod data_dir;
 mod external_driver;
+mod nfs_export;
 mod objects;
 mod pod_streams;
 mod served_driver;
@@ -23,6 +24,7 @@ use crate::agent::hidden_dir;
 use crate::size::parse_size;
 pub(crate) use data_dir::DataDir;
 use external_driver::ExternalDriver;
+use nfs_export::NfsExport;
 
 pub(crate) const DATA_DIR: &str = "/var/lib/wharf";
 
@@ -43,6 +45,11 @@ Pods:
   Containers are processes of this machine in their own namespaces. Their root is an overlay over the machine's root; \
 changes to it are discarded. Images are not pulled: containers run the machine's own programs. Only pods are supported: \
 Deployments and StatefulSets need a cluster.
+
+NFS:
+  wharf up --nfs nas.example.com:/export
+
+  Runs the NFS driver, and creates the StorageClass nfs. A volume is a directory in the export.
 
 Other CSI drivers:
   wharf up --csi unix:///run/my-driver/csi.sock
@@ -75,8 +82,11 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pool_size: Option<i64>,
     /// Socket of another CSI driver, such as unix:///run/csi.sock, with options (see below); may be repeated
-    #[arg(long, value_name = "SOCKET[,OPTION]...")]
+    #[arg(long, value_name = "SOCKET[,OPTION]...", group = "other_driver")]
     csi: Vec<ExternalDriver>,
+    /// Export of an NFS server, such as nas:/export: also run the NFS driver (see below)
+    #[arg(long, value_name = "SERVER:/SHARE", group = "other_driver")]
+    nfs: Option<NfsExport>,
     /// Directory in which a --csi driver stores volumes; pods see it empty; may be repeated
     #[arg(long, value_name = "DIR", value_parser = hidden_dir)]
     hide: Vec<PathBuf>,
@@ -84,7 +94,7 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
     /// Do not run the local driver
-    #[arg(long, requires = "csi")]
+    #[arg(long, requires = "other_driver")]
     no_local: bool,
 }
 

@@ -52,7 +52,9 @@ fn rights(objects: &[Value]) -> Vec<String> {
 
 #[test]
 fn rules_have_no_wildcards_and_bindings_match() {
-    for name in ["local.yaml", "digitalocean.yaml", "sidecar-rbac.yaml", "snapshot-controller.yaml"] {
+    for name in
+        ["local.yaml", "digitalocean.yaml", "nfs.yaml", "sidecar-rbac.yaml", "snapshot-controller.yaml"]
+    {
         let objects = objects(name);
         let rights = rights(&objects);
         assert!(rights.len() >= 20, "{name}: {rights:?}");
@@ -62,12 +64,16 @@ fn rules_have_no_wildcards_and_bindings_match() {
                 assert!(!right.ends_with(risky), "{name}: {right}");
             }
         }
-        let account = one(&objects, "ServiceAccount");
+        let accounts = of_kind(&objects, "ServiceAccount");
         for (binding, role) in [("ClusterRoleBinding", "ClusterRole"), ("RoleBinding", "Role")] {
             let (binding, role) = (one(&objects, binding), one(&objects, role));
             assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"], "{name}");
-            assert_eq!(binding["subjects"][0]["name"], account["metadata"]["name"], "{name}");
-            assert_eq!(binding["subjects"][0]["namespace"], account["metadata"]["namespace"], "{name}");
+            let subject = &binding["subjects"][0];
+            let exists = accounts.iter().any(|account| {
+                let metadata = &account["metadata"];
+                metadata["name"] == subject["name"] && metadata["namespace"] == subject["namespace"]
+            });
+            assert!(exists, "{name}: {subject}");
         }
     }
 }
@@ -108,7 +114,7 @@ fn local_driver_rules_are_a_subset_of_the_sidecar_rules() {
 /// Upstream's rules do not allow its sidecars to patch claims or leases; neither do ours.
 #[test]
 fn sidecar_rules_do_not_allow_patching_claims_or_leases() {
-    for name in ["local.yaml", "digitalocean.yaml", "sidecar-rbac.yaml"] {
+    for name in ["local.yaml", "digitalocean.yaml", "nfs.yaml", "sidecar-rbac.yaml"] {
         let rights = rights(&objects(name));
         for right in ["/persistentvolumeclaims: patch", "coordination.k8s.io/leases: patch"] {
             assert!(!rights.iter().any(|of| of == right), "{name}: {right}");
@@ -218,6 +224,60 @@ fn digitalocean_manifest_flags_are_accepted() {
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{stderr}");
         assert!(stderr.contains(expected), "{stderr}");
+    }
+}
+
+/// A node has no service account token and is the only privileged container; no rule allows reading Secrets.
+#[test]
+fn nfs_manifest_has_csi_driver_nfss_names_and_minimal_permissions() {
+    let objects = objects("nfs.yaml");
+    let driver = one(&objects, "CSIDriver");
+    assert_eq!(driver["metadata"]["name"], "nfs.csi.k8s.io");
+    assert_eq!(driver["spec"]["attachRequired"], false);
+    assert_eq!(driver["spec"]["volumeLifecycleModes"], serde_json::json!(["Persistent"]));
+    let (ours, all) = (rights(&objects), rights(&self::objects("sidecar-rbac.yaml")));
+    for right in &ours {
+        assert!(all.contains(right), "{right} is not in sidecar-rbac.yaml");
+    }
+    for of in ["/secrets", "/nodes", "/pods", "storage.k8s.io/csinodes", "storage.k8s.io/volumeattachments"] {
+        assert!(!ours.iter().any(|right| right.starts_with(of)), "{of}");
+    }
+    let (controller, node) = (one(&objects, "Deployment"), one(&objects, "DaemonSet"));
+    assert_eq!(controller["metadata"]["name"], "csi-nfs-controller");
+    assert_eq!(node["metadata"]["name"], "csi-nfs-node");
+    let (controller, node) = (&controller["spec"]["template"]["spec"], &node["spec"]["template"]["spec"]);
+    assert_eq!(controller["serviceAccountName"], "csi-nfs-controller-sa");
+    assert_eq!(node["serviceAccountName"], "csi-nfs-node-sa");
+    assert_eq!(node["automountServiceAccountToken"], false);
+    for (pod, port, privileged) in [(controller, 29652, 0), (node, 29653, 1)] {
+        assert_eq!(pod["hostNetwork"], true);
+        let containers = pod["containers"].as_array().expect("containers");
+        assert_eq!(containers[1]["livenessProbe"]["httpGet"]["port"], port);
+        let is_privileged = |of: &&Value| of["securityContext"]["privileged"] == true;
+        assert_eq!(containers.iter().filter(is_privileged).count(), privileged);
+        for mount in containers.iter().flat_map(|of| of["volumeMounts"].as_array().expect("mounts")) {
+            let volumes = pod["volumes"].as_array().expect("volumes");
+            assert!(volumes.iter().any(|volume| volume["name"] == mount["name"]), "{mount}");
+        }
+    }
+}
+
+/// Help is printed only if the arguments before it are valid.
+#[test]
+fn nfs_manifest_flags_are_accepted() {
+    let objects = objects("nfs.yaml");
+    for kind in ["Deployment", "DaemonSet"] {
+        for container in one(&objects, kind)["spec"]["template"]["spec"]["containers"].as_array().expect(kind)
+        {
+            let arguments = texts(&container["args"]);
+            let output = Command::new(env!("CARGO_BIN_EXE_wharf"))
+                .args(&arguments)
+                .arg("--help")
+                .output()
+                .expect("start");
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(0), "{arguments:?}: {stderr}");
+        }
     }
 }
 

@@ -255,6 +255,7 @@ mod tests {
             "deploy/sidecar-rbac.yaml",
             "deploy/local.yaml",
             "deploy/digitalocean.yaml",
+            "deploy/nfs.yaml",
             "deploy/snapshot-controller.yaml",
             "deploy/snapshot-metadata.yaml",
             "test/rbac/attacher.yaml",

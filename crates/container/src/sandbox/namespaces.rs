@@ -8,8 +8,8 @@ use rustix::process::{chdir, fchdir, pivot_root};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use wharf_linux::sandbox::Namespaces;
 
-/// Joins the given namespaces of a process. With `Namespaces::MountIpcUts`, the root and the working directory become
-/// those of that namespace.
+/// Joins the given namespaces of a process. With a mount namespace, the root and the working directory become those of
+/// that namespace.
 pub(crate) fn join(process: impl AsFd, which: Namespaces) -> io::Result<()> {
     let types = match which {
         Namespaces::Pid => ThreadNameSpaceType::PROCESS_ID,
@@ -18,6 +18,7 @@ pub(crate) fn join(process: impl AsFd, which: Namespaces) -> io::Result<()> {
                 | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION
                 | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
         }
+        Namespaces::Mount => ThreadNameSpaceType::MOUNT,
     };
     Ok(move_into_thread_name_spaces(process.as_fd(), types)?)
 }

@@ -7,6 +7,7 @@ use wharf_driver::{Driver, DriverNameError, Endpoint, NodeInfo, ServeError, Serv
 
 use crate::controller::{Controller, ControllerOptions};
 use crate::node::{NodeMounts, NodeOptions};
+use crate::server::Servers;
 use crate::worker::{Exports, WorkerOptions, WorkerProgram, Workers};
 
 /// IDs of csi-driver-nfs contain server, share and directory, so they can be longer than CSI's 128 bytes.
@@ -31,6 +32,21 @@ pub struct Config {
     pub node: NodeOptions,
 }
 
+impl Config {
+    /// The driver under its usual name on this node, with real servers and default settings.
+    pub fn new(node_id: &str) -> Self {
+        Self {
+            driver_name: crate::DRIVER_NAME.to_owned(),
+            node_id: node_id.to_owned(),
+            exports: Exports::Servers(Arc::new(Servers::default())),
+            program: WorkerProgram::default(),
+            workers: WorkerOptions::default(),
+            controller: ControllerOptions::default(),
+            node: NodeOptions::default(),
+        }
+    }
+}
+
 /// A driver with its workers.
 pub struct NfsDriver {
     driver: Driver,
@@ -50,6 +66,8 @@ pub fn driver(config: Config) -> Result<NfsDriver, DriverNameError> {
         .volumes(controller.clone())
         .capacity(controller.clone())
         .expansion(controller.clone())
+        .snapshots(controller.clone())
+        .clones(controller.clone())
         .health(controller.clone())
         .target_node(mounts, NodeInfo { node_id, max_volumes: 0 })
         .gauge(

@@ -16,18 +16,24 @@ mod directory;
 mod error;
 mod expand;
 pub mod files;
+mod job;
+mod job_copy;
+mod job_recover;
 mod message;
 pub mod record;
 mod recover;
 mod root;
+mod snapshot;
+pub mod snapshot_record;
+mod snapshot_upstream;
 mod source;
 pub mod store;
 mod trash;
 
 pub use error::{ErrorKind, ShareError};
 pub use message::{
-    Adopt, CapacityInfo, CreateVolume, DeleteVolume, ExpandVolume, GetVolume, PurgeTrash, Request, Response,
-    VolumeInfo,
+    Adopt, CapacityInfo, CreateSnapshot, CreateVolume, DeleteSnapshot, DeleteVolume, ExpandVolume,
+    GetSnapshot, GetVolume, PurgeTrash, Request, Response, RunJob, SnapshotInfo, VolumeInfo,
 };
 pub use root::{Share, ShareEnvironment};
 

@@ -26,6 +26,7 @@ use wharf_container::Runtime;
 use wharf_csi::Endpoint;
 use wharf_driver::ServeOptions;
 use wharf_driver_local::{Config as LocalConfig, disk};
+use wharf_driver_nfs::Config as NfsConfig;
 use wharf_linux::{Files as _, Linux, PathBeneath};
 use wharf_model::panics::catch;
 use wharf_model::{CSINode, CSIStorageCapacity, Node, Pod};
@@ -142,6 +143,11 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
     if !args.no_local {
         let endpoint = start_local_driver(&args, &data_dir, &node, &mut drivers).await?;
         local = Some(start_sidecar(served(&endpoint, &DriverOptions::default()), &mut controllers));
+    }
+    if let Some(export) = &args.nfs {
+        let endpoint = start_nfs_driver(&data_dir, &node, &mut drivers)?;
+        let sidecar = start_sidecar(served(&endpoint, &export.driver_options()), &mut controllers);
+        waiting.push((endpoint, sidecar));
     }
     for ExternalDriver { endpoint, options } in &args.csi {
         waiting.push((endpoint.clone(), start_sidecar(served(endpoint, options), &mut controllers)));
@@ -328,6 +334,17 @@ async fn start_local_driver(
     let driver = opened.await.context("open the pool")??;
     let (socket, stop) = (endpoint.clone(), components.stop.clone());
     components.spawn("local driver", async move {
+        driver.serve(&socket, ServeOptions::default(), stop.cancelled()).await
+    });
+    Ok(endpoint)
+}
+
+/// Starts the NFS driver. It needs no server to start: calls fail until the server answers.
+fn start_nfs_driver(data_dir: &DataDir, node: &str, components: &mut Components) -> anyhow::Result<Endpoint> {
+    let endpoint: Endpoint = format!("unix://{}", data_dir.nfs_driver_socket().display()).parse()?;
+    let driver = wharf_driver_nfs::driver(NfsConfig::new(node))?;
+    let (socket, stop) = (endpoint.clone(), components.stop.clone());
+    components.spawn("NFS driver", async move {
         driver.serve(&socket, ServeOptions::default(), stop.cancelled()).await
     });
     Ok(endpoint)

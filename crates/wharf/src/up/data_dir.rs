@@ -77,6 +77,11 @@ impl DataDir {
         self.run().join("local.sock")
     }
 
+    /// The NFS driver's socket.
+    pub(crate) fn nfs_driver_socket(&self) -> PathBuf {
+        self.run().join("nfs.sock")
+    }
+
     /// Serves metrics and attempts.
     pub(crate) fn status_socket(&self) -> PathBuf {
         self.run().join("metrics.sock")

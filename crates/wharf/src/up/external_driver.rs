@@ -1,5 +1,6 @@
 //! The `--csi` flag: the socket of another driver, and properties that the driver cannot report itself.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use wharf_csi::Endpoint;
@@ -20,6 +21,15 @@ pub(super) struct DriverOptions {
     pub(super) ephemeral: bool,
     /// `fsGroupPolicy`.
     pub(super) fs_group_policy: Option<String>,
+    /// Name and parameters of the driver's classes; by default the driver's name, and none.
+    pub(super) class: Option<ClassOptions>,
+}
+
+/// The classes of a driver that needs parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ClassOptions {
+    pub(super) name: String,
+    pub(super) parameters: BTreeMap<String, String>,
 }
 
 impl FromStr for ExternalDriver {
@@ -55,7 +65,12 @@ mod tests {
     fn socket_and_options_are_parsed() {
         let read = |text: &str| text.parse::<ExternalDriver>();
         assert_eq!(read("unix:///run/csi.sock").unwrap().options, DriverOptions::default());
-        let all = DriverOptions { pod_info: true, ephemeral: true, fs_group_policy: Some("File".to_owned()) };
+        let all = DriverOptions {
+            pod_info: true,
+            ephemeral: true,
+            fs_group_policy: Some("File".to_owned()),
+            class: None,
+        };
         assert_eq!(read("/run/csi.sock,pod-info,ephemeral,fs-group=File").unwrap().options, all);
         for invalid in ["", "tcp://a", "/run/a,what", "/run/a,fs-group=Odd", "/run/a,fs-group"] {
             assert!(read(invalid).is_err(), "{invalid}");

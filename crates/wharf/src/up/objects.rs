@@ -62,15 +62,22 @@ fn local_class(fs: &str) -> String {
     }
 }
 
-/// The StorageClass of an external driver; it has the driver's name.
-pub(super) fn class(driver: &str, capabilities: &Capabilities) -> InitialObject {
+/// The StorageClass of a driver other than the local one; by default it has the driver's name.
+pub(super) fn class(driver: &str, capabilities: &Capabilities, options: &DriverOptions) -> InitialObject {
+    let parameters = options.class.as_ref().map(|class| &class.parameters);
     let object = json!({
-        "metadata": {"name": driver},
+        "metadata": {"name": class_name(driver, options)},
         "provisioner": driver,
+        "parameters": parameters,
         "allowVolumeExpansion": capabilities.expand_volume || capabilities.node_expand_volume,
         "volumeBindingMode": if capabilities.topology { "WaitForFirstConsumer" } else { "Immediate" },
     });
     InitialObject { api: StorageClass::API, object }
+}
+
+/// The name of the classes of a driver other than the local one.
+pub(super) fn class_name<'a>(driver: &'a str, options: &'a DriverOptions) -> &'a str {
+    options.class.as_ref().map_or(driver, |class| &class.name)
 }
 
 /// The default VolumeSnapshotClass of a driver.
@@ -99,6 +106,7 @@ pub(super) async fn create_missing(cluster: &Cluster, objects: Vec<InitialObject
 
 #[cfg(test)]
 mod tests {
+    use super::super::external_driver::ClassOptions;
     use super::*;
 
     #[test]
@@ -114,13 +122,33 @@ mod tests {
         assert_eq!(plain["spec"]["storageCapacity"], true);
         assert_eq!(plain["spec"]["volumeLifecycleModes"], json!(["Persistent"]));
         assert_eq!(plain["spec"].get("fsGroupPolicy"), None);
-        let with_options =
-            DriverOptions { pod_info: true, ephemeral: true, fs_group_policy: Some("File".to_owned()) };
+        let with_options = DriverOptions {
+            pod_info: true,
+            ephemeral: true,
+            fs_group_policy: Some("File".to_owned()),
+            class: None,
+        };
         let with_options = csi_driver("d", &Capabilities::default(), &with_options).object;
         assert_eq!(with_options["spec"]["attachRequired"], false);
         assert_eq!(with_options["spec"]["podInfoOnMount"], true);
         assert_eq!(with_options["spec"]["volumeLifecycleModes"], json!(["Persistent", "Ephemeral"]));
         assert_eq!(with_options["spec"]["fsGroupPolicy"], "File");
+    }
+
+    #[test]
+    fn class_of_another_driver_has_its_name_or_the_options() {
+        let capabilities = Capabilities { expand_volume: true, ..Capabilities::default() };
+        let plain = class("d", &capabilities, &DriverOptions::default()).object;
+        assert_eq!((&plain["metadata"]["name"], &plain["parameters"]), (&json!("d"), &Value::Null));
+        let parameters = [("server".to_owned(), "nas".to_owned())].into();
+        let options = DriverOptions {
+            class: Some(ClassOptions { name: "nfs".to_owned(), parameters }),
+            ..DriverOptions::default()
+        };
+        let named = class("d", &capabilities, &options).object;
+        assert_eq!((&named["metadata"]["name"], &named["provisioner"]), (&json!("nfs"), &json!("d")));
+        assert_eq!(named["parameters"], json!({"server": "nas"}));
+        assert_eq!(named["allowVolumeExpansion"], true);
     }
 
     #[test]

@@ -102,12 +102,15 @@ fn objects_for(info: &DriverInfo, options: &DriverOptions) -> Vec<objects::Initi
     match local {
         true => objects.extend(objects::local_classes(&info.name)),
         false if info.capabilities.create_delete_volume => {
-            objects.push(objects::class(&info.name, &info.capabilities))
+            objects.push(objects::class(&info.name, &info.capabilities, options))
         }
         false => {}
     }
     if info.capabilities.create_delete_snapshot {
-        objects.push(objects::snapshot_class(if local { "local" } else { &info.name }, &info.name));
+        objects.push(objects::snapshot_class(
+            if local { "local" } else { objects::class_name(&info.name, options) },
+            &info.name,
+        ));
     }
     objects
 }

@@ -70,7 +70,7 @@ pub(super) fn plan(
 }
 
 /// A name that can be a directory and a part of a handle.
-fn checked_name(name: &str) -> Result<&str, String> {
+pub(super) fn checked_name(name: &str) -> Result<&str, String> {
     let problem = match name {
         _ if name.len() > MAX_COMPONENT => "is longer than 255 bytes",
         _ if name.contains(['/', '#', '\\']) => "has one of the characters / # \\",

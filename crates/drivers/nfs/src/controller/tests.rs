@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use crate::worker::{Export, ShareClient, WorkerError};
 pub(crate) struct Directories {
     dir: tempfile::TempDir,
     calls: Mutex<Vec<(Export, Request)>>,
+    jobs_ignored: AtomicBool,
 }
 
 impl Directories {
@@ -29,11 +31,16 @@ impl Directories {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         std::fs::create_dir_all(dir.path().join("srv/share")).unwrap();
         std::fs::write(dir.path().join("srv/canary"), "alive").unwrap();
-        Self { dir, calls: Mutex::default() }
+        Self { dir, calls: Mutex::default(), jobs_ignored: AtomicBool::new(false) }
     }
 
     pub(crate) fn at(&self, path: &str) -> PathBuf {
         self.dir.path().join("srv/share").join(path)
+    }
+
+    /// Jobs are accepted from now on, but never run.
+    pub(crate) fn ignore_jobs(&self) {
+        self.jobs_ignored.store(true, Ordering::Relaxed);
     }
 
     fn run(&self, export: &Export, request: Request) -> Result<Response, WorkerError> {
@@ -58,6 +65,9 @@ impl ShareClient for Directories {
         request: Request,
         _: Duration,
     ) -> Result<(), WorkerError> {
+        if self.jobs_ignored.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         self.run(export, request).map(drop)
     }
     fn job_runs(&self, _: &str) -> bool {
@@ -82,11 +92,11 @@ fn controller(default_on_delete: OnDelete) -> (Arc<Directories>, Controller) {
     (directories.clone(), Controller::new(directories, Some(Arc::new(OneClaim)), options))
 }
 
-fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+pub(super) fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-fn requested(name: &str, pairs: &[(&str, &str)]) -> NewVolume {
+pub(super) fn requested(name: &str, pairs: &[(&str, &str)]) -> NewVolume {
     let mut parameters = map(&[("server", "srv"), ("share", "/share")]);
     parameters.extend(map(pairs));
     NewVolume::new(name, vec![Capability::mount("", AccessMode::MultiNodeMultiWriter)])

@@ -11,6 +11,7 @@ use wharf_driver::backend::{
 
 use super::errors::CallError;
 use super::plan::plan;
+use super::snapshots::check_source;
 use super::{Controller, plain_server, unexpected};
 use crate::handle::VolumeHandle;
 use crate::options::combine;
@@ -29,7 +30,10 @@ impl Volumes for Controller {
         }
         let plan =
             plan(requested, &parameters, self.options.default_on_delete).map_err(CreateError::Invalid)?;
-        let response = self.call(&plan.export, Request::CreateVolume(plan.request)).await;
+        if let Some(source) = &requested.source {
+            check_source(source, &plan.export)?;
+        }
+        let response = self.call_with_job(&plan.export, Request::CreateVolume(plan.request)).await;
         match response.map_err(CallError::from)? {
             Response::CreateVolume(created) => Ok(to_sdk_volume(&created.map_err(CallError::from)?)),
             other => Err(CallError::from(unexpected(&other)).into()),

@@ -4,6 +4,7 @@
 //! the caller does not repeat is undone here, or by recovery.
 
 use super::record::{VolumeRecord, VolumeState};
+use super::snapshot_record::JobKey;
 use super::store::{Slot, Swap};
 use super::{CreateVolume, ErrorKind, Share, ShareError, VolumeInfo};
 
@@ -16,10 +17,16 @@ impl Share {
         for _ in 0..ATTEMPTS {
             let slot = self.read_record::<VolumeRecord>(&request.handle)?;
             let (slot, volume) = match slot.record.clone() {
-                None => match self.swap_record(&slot, Some(new_record(request)))? {
-                    Swap::Done(slot) => (slot, new_record(request)),
-                    Swap::Conflict => continue,
-                },
+                None => {
+                    // Before anything is created.
+                    if let Some(source) = &request.source {
+                        self.find_source(source)?;
+                    }
+                    match self.swap_record(&slot, Some(new_record(request)))? {
+                        Swap::Done(slot) => (slot, new_record(request)),
+                        Swap::Conflict => continue,
+                    }
+                }
                 Some(existing) => {
                     if matches!(existing.state, VolumeState::Deleting { .. }) {
                         self.finish_delete(&slot)?;
@@ -45,6 +52,9 @@ impl Share {
                     return Err(error);
                 }
             }
+            if volume.source.is_some() {
+                self.forget_job(&JobKey::Volume(volume.handle.clone()))?;
+            }
             let ready = VolumeRecord { state: VolumeState::Ready, ..volume };
             if let Swap::Done(_) = self.swap_record(&slot, Some(ready.clone()))? {
                 return Ok(info(&ready, true));
@@ -69,7 +79,7 @@ impl Share {
 }
 
 /// Whether the caller does not repeat a request that failed like this.
-fn is_final(kind: ErrorKind) -> bool {
+pub(super) fn is_final(kind: ErrorKind) -> bool {
     match kind {
         ErrorKind::Invalid
         | ErrorKind::AlreadyExists

@@ -11,6 +11,7 @@ use super::record::{
     VolumeState,
 };
 use super::root::own;
+use super::snapshot_record::JobKey;
 use super::store::{Slot, Swap};
 use super::trash::trash_data;
 use super::{DeleteVolume, ErrorKind, Share, ShareError};
@@ -38,6 +39,9 @@ impl Share {
     pub(super) fn finish_delete(&self, slot: &Slot<VolumeRecord>) -> Result<(), ShareError> {
         let Some(volume) = &slot.record else { return Ok(()) };
         let VolumeState::Deleting { on_delete } = volume.state else { return Ok(()) };
+        if volume.source.is_some() {
+            self.cancel_job(&JobKey::Volume(volume.handle.clone()))?;
+        }
         self.release_directory(&volume.path, &volume.handle, on_delete)?;
         // An earlier attempt may have stopped before this.
         self.remove_parents(&volume.path)?;

@@ -117,6 +117,8 @@ impl Share {
         let recorded = DirectoryRecord { identity: Some(identity), usage, ..directory };
         match self.swap_record(slot, Some(recorded))? {
             Swap::Done(_) => Ok(()),
+            // The copy of a source is one for all controllers.
+            Swap::Conflict if volume.source.is_some() => Ok(()),
             Swap::Conflict => self.discard(&own(["staging", &staging])),
         }
     }

@@ -63,7 +63,7 @@ impl<T> During<T> for std::io::Result<T> {
 }
 
 /// The kind of a failed system call, and what to do about it.
-fn classify(error: &std::io::Error) -> (ErrorKind, &'static str) {
+pub(super) fn classify(error: &std::io::Error) -> (ErrorKind, &'static str) {
     use std::io::ErrorKind as Io;
 
     match error.kind() {

@@ -110,7 +110,7 @@ pub struct LinuxFiles {
 }
 
 /// Attribute under which a directory keeps its ID.
-const XATTR: &str = "user.wharf.id";
+pub(crate) const ID_XATTR: &str = "user.wharf.id";
 
 /// `RESOLVE_*` flags of every path resolution.
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
@@ -282,7 +282,7 @@ impl ShareFiles for LinuxFiles {
     }
 
     fn set_id(&self, dir: &Path, id: &str) -> io::Result<bool> {
-        match rustix::fs::fsetxattr(self.directory(dir)?, XATTR, id.as_bytes(), XattrFlags::empty()) {
+        match rustix::fs::fsetxattr(self.directory(dir)?, ID_XATTR, id.as_bytes(), XattrFlags::empty()) {
             Ok(()) => Ok(true),
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::ACCESS) => Ok(false),
             Err(errno) => Err(errno.into()),
@@ -291,7 +291,7 @@ impl ShareFiles for LinuxFiles {
 
     fn id(&self, dir: &Path) -> io::Result<Option<String>> {
         let mut value = [0_u8; 128];
-        match rustix::fs::fgetxattr(self.directory(dir)?, XATTR, &mut value[..]) {
+        match rustix::fs::fgetxattr(self.directory(dir)?, ID_XATTR, &mut value[..]) {
             Ok(length) => Ok(value.get(..length).map(|value| String::from_utf8_lossy(value).into_owned())),
             Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
             Err(errno) => Err(errno.into()),

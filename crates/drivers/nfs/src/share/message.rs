@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use wharf_driver::backend::VolumeContentSource;
 
 use super::ShareError;
+use super::snapshot_record::{JobKey, SnapshotFormat};
+use crate::copy::CopyReport;
 use crate::parameters::OnDelete;
 use crate::path::SharePath;
 
@@ -29,6 +31,30 @@ pub enum Request {
     PurgeTrash(PurgeTrash),
     /// Writes the record of a volume that another driver created.
     Adopt(Adopt),
+    /// Creates a snapshot, or finds the one that an earlier request created.
+    CreateSnapshot(CreateSnapshot),
+    /// Deletes a snapshot.
+    DeleteSnapshot(DeleteSnapshot),
+    /// Reads a snapshot.
+    GetSnapshot(GetSnapshot),
+    /// Reads all snapshots that have a record.
+    ListSnapshots,
+    /// Runs a copy to its end: whenever the answer to another request is [`super::ErrorKind::InProgress`].
+    RunJob(RunJob),
+}
+
+impl Request {
+    /// The copy that this request waits for while its answer is [`super::ErrorKind::InProgress`].
+    pub fn job(&self) -> Option<JobKey> {
+        match self {
+            Self::CreateVolume(request) if request.source.is_some() => {
+                Some(JobKey::Volume(request.handle.clone()))
+            }
+            Self::CreateSnapshot(request) => Some(JobKey::Snapshot(request.name.clone())),
+            Self::RunJob(request) => Some(request.job.clone()),
+            _ => None,
+        }
+    }
 }
 
 /// The result of a [`Request`], with the variant of the same name.
@@ -51,6 +77,16 @@ pub enum Response {
     PurgeTrash(Result<bool, ShareError>),
     /// The volume.
     Adopt(Result<VolumeInfo, ShareError>),
+    /// The snapshot, which is ready.
+    CreateSnapshot(Result<SnapshotInfo, ShareError>),
+    /// Nothing: the snapshot is gone, or was never ours.
+    DeleteSnapshot(Result<(), ShareError>),
+    /// The snapshot; `None` if it does not exist or is not ready.
+    GetSnapshot(Result<Option<SnapshotInfo>, ShareError>),
+    /// The snapshots, by handle.
+    ListSnapshots(Result<Vec<SnapshotInfo>, ShareError>),
+    /// Nothing: the copy is complete, or not needed any more.
+    RunJob(Result<(), ShareError>),
 }
 
 /// Creates a volume.
@@ -171,4 +207,58 @@ pub struct CapacityInfo {
     pub total: u64,
     /// Bytes available to unprivileged users.
     pub available: u64,
+}
+
+/// Creates a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CreateSnapshot {
+    /// The name of the CSI request: the identity of the snapshot.
+    pub name: String,
+    /// The snapshot handle.
+    pub handle: String,
+    /// The handle of the source volume, which is in this share.
+    pub source: String,
+    /// How to store it.
+    pub format: SnapshotFormat,
+}
+
+/// Deletes a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeleteSnapshot {
+    /// The snapshot handle.
+    pub handle: String,
+}
+
+/// Reads a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GetSnapshot {
+    /// The snapshot handle.
+    pub handle: String,
+}
+
+/// Runs a copy to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunJob {
+    /// What the copy is for.
+    pub job: JobKey,
+}
+
+/// A snapshot that is ready.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotInfo {
+    /// The snapshot handle.
+    pub handle: String,
+    /// The handle of the source volume; `None` for a snapshot of csi-driver-nfs, whose handle has only a part of it.
+    pub source: Option<String>,
+    /// The bytes of its files; for a snapshot of csi-driver-nfs the size of the archive.
+    pub size: u64,
+    /// When it was complete, by the server's clock: seconds since 1970.
+    pub created: u64,
+    /// What it contains, and what changed while it was created.
+    pub report: CopyReport,
 }

@@ -1,7 +1,6 @@
 //! Recovery: finishes or undoes what a crash left. Runs when a share is opened and every hour, also while other
 //! controllers work on the same share: whatever is younger than the grace period may belong to one of them.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -10,6 +9,7 @@ use super::record::{
     DirectoryRecord, DirectoryState, DirectoryUse, Origin, Record, VolumeRecord, VolumeState,
 };
 use super::root::own;
+use super::snapshot_record::{JobKey, JobRecord, SnapshotRecord};
 use super::store::{Slot, Swap};
 use super::{Share, ShareError};
 use crate::parameters::OnDelete;
@@ -25,11 +25,13 @@ impl Share {
         let now = self.server_time()?;
         // Before the records are read: a staging directory that is recorded later is not in this list.
         let staging = self.names(&own(["staging"]))?;
+        let content = self.names(&own(["content"]))?;
         let mut done = 0;
         for slot in self.list_records::<VolumeRecord>()? {
             done += self.attempt(&slot.key, self.recover_volume(&slot, now));
         }
-        let mut staged = BTreeSet::new();
+        let (recovered, mut staged) = self.recover_snapshots(content, now)?;
+        done += recovered;
         for slot in self.list_records::<DirectoryRecord>()? {
             done += self.attempt(&slot.key, self.recover_directory(&slot, now));
             let current = self.read_record::<DirectoryRecord>(&slot.key)?;
@@ -43,7 +45,7 @@ impl Share {
         for id in staging.iter().filter(|id| !staged.contains(*id)) {
             done += self.attempt(id, self.recover_staging(id, now));
         }
-        for store in [VolumeRecord::STORE, DirectoryRecord::STORE] {
+        for store in [VolumeRecord::STORE, DirectoryRecord::STORE, SnapshotRecord::STORE, JobRecord::STORE] {
             for name in self.names(&own([store]))? {
                 done += self.attempt(&name, self.recover_empty_record(&own([store, &name]), now));
             }
@@ -59,7 +61,7 @@ impl Share {
     }
 
     /// One object that cannot be recovered must not keep the others from it.
-    fn attempt(&self, object: &str, result: Result<bool, ShareError>) -> u64 {
+    pub(super) fn attempt(&self, object: &str, result: Result<bool, ShareError>) -> u64 {
         match result {
             Ok(done) => u64::from(done),
             Err(error) => {
@@ -75,8 +77,7 @@ impl Share {
             VolumeState::Ready => Ok(false),
             VolumeState::Deleting { .. } => self.finish_delete(slot).map(|()| true),
             VolumeState::Creating if !self.is_abandoned(&self.record_file(slot), now)? => Ok(false),
-            // Its copy is a job of its own, which decides.
-            VolumeState::Creating if volume.source.is_some() => Ok(false),
+            VolumeState::Creating if self.job_is_alive(&JobKey::Volume(volume.handle.clone()))? => Ok(false),
             VolumeState::Creating => {
                 let directory = self.read_record::<DirectoryRecord>(volume.path.as_str())?;
                 let in_place = matches!(
@@ -161,15 +162,18 @@ impl Share {
 
     fn recover_staging(&self, id: &str, now: SystemTime) -> Result<bool, ShareError> {
         let dir = own(["staging", id]);
-        let job = own(["jobs", &format!("{id}.json")]);
-        if self.stat(&job)?.is_some() || !self.is_abandoned(&dir, now)? {
+        if !self.is_abandoned(&dir, now)? {
             return Ok(false);
         }
         self.discard(&dir).map(|()| true)
     }
 
     /// Removes a tombstone when no writer can run any more that read the record before.
-    fn remove_tombstone<T: Record>(&self, slot: &Slot<T>, now: SystemTime) -> Result<bool, ShareError> {
+    pub(super) fn remove_tombstone<T: Record>(
+        &self,
+        slot: &Slot<T>,
+        now: SystemTime,
+    ) -> Result<bool, ShareError> {
         let file = self.record_file(slot);
         if !self.is_abandoned(&file, now)? {
             return Ok(false);

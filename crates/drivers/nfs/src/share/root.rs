@@ -18,17 +18,19 @@ pub struct ShareEnvironment {
     pub new_id: Arc<dyn Fn() -> Result<String, ShareError> + Send + Sync>,
     /// How old something unfinished must be before recovery takes it for abandoned. Longer than any request runs.
     pub grace: Duration,
+    /// How often a copy shows that it is alive. After three times this long without a sign it is taken over.
+    pub lease: Duration,
 }
 
 impl Default for ShareEnvironment {
-    /// Random UUIDs, and one hour.
+    /// Random UUIDs, one hour, and 20 seconds.
     fn default() -> Self {
         let new_id = || {
             wharf_linux::random_uuid().map_err(|error| {
                 ShareError::new(ErrorKind::Internal, format!("failed to read a random UUID: {error}"))
             })
         };
-        Self { new_id: Arc::new(new_id), grace: Duration::from_secs(3600) }
+        Self { new_id: Arc::new(new_id), grace: Duration::from_secs(3600), lease: Duration::from_secs(20) }
     }
 }
 
@@ -70,6 +72,21 @@ impl Share {
             }
             Request::Adopt(request) => {
                 Response::Adopt(self.verify_records().and_then(|()| self.adopt(&request)))
+            }
+            Request::CreateSnapshot(request) => {
+                Response::CreateSnapshot(self.verify_records().and_then(|()| self.create_snapshot(&request)))
+            }
+            Request::DeleteSnapshot(request) => Response::DeleteSnapshot(
+                self.verify_records().and_then(|()| self.delete_snapshot(&request.handle)),
+            ),
+            Request::GetSnapshot(request) => {
+                Response::GetSnapshot(self.verify_records().and_then(|()| self.get_snapshot(&request.handle)))
+            }
+            Request::ListSnapshots => {
+                Response::ListSnapshots(self.verify_records().and_then(|()| self.list_snapshots()))
+            }
+            Request::RunJob(request) => {
+                Response::RunJob(self.verify_records().and_then(|()| self.run_job(&request.job)))
             }
         }
     }

@@ -4,5 +4,7 @@ mod bugs;
 mod crashes;
 mod faults;
 mod races;
+mod snapshot_crashes;
+mod snapshots;
 mod support;
 mod volumes;

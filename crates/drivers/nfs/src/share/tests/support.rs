@@ -16,7 +16,7 @@ use crate::share::{
 pub(crate) fn environment(grace: Duration) -> ShareEnvironment {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let new_id = || Ok(format!("{:08x}-id", NEXT.fetch_add(1, Ordering::Relaxed)));
-    ShareEnvironment { new_id: Arc::new(new_id), grace }
+    ShareEnvironment { new_id: Arc::new(new_id), grace, lease: grace }
 }
 
 pub(crate) struct Fixture {
@@ -143,7 +143,8 @@ pub(crate) fn leftovers(share: &Share, root: &Path) -> Vec<String> {
             break;
         }
     }
-    let fixed = ["volumes", "directories", "staging", "trash", "tmp", "snapshots", "jobs", "share.json"];
+    let fixed =
+        ["volumes", "directories", "staging", "trash", "tmp", "snapshots", "jobs", "content", "share.json"];
     let own = tree(&root.join(".wharf"));
     own.into_iter().filter(|path| !fixed.contains(&path.as_str())).collect()
 }

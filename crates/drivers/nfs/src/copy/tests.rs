@@ -1,0 +1,283 @@
+//! Tests of the copier on real file systems. Owners need root.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use proptest::prelude::*;
+use rustix::fs::{CWD, FileType, Mode};
+use tempfile::TempDir;
+
+use super::testing::{assert_same, build, open_dir, tree};
+use super::*;
+
+fn copy(from: &Path, to: &Path, options: &CopyOptions) -> Result<CopyReport, CopyError> {
+    copy_tree(open_dir(from).as_fd(), open_dir(to).as_fd(), options, &|_| ControlFlow::Continue(()))
+}
+
+fn copied(from: &Path) -> (TempDir, CopyReport) {
+    let to = TempDir::new().unwrap();
+    let report = copy(from, to.path(), &CopyOptions::default()).unwrap();
+    (to, report)
+}
+
+fn mknod(path: &Path, kind: FileType, device: u64) {
+    rustix::fs::mknodat(CWD, path, kind, Mode::RUSR, device).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    // B16
+    #[test]
+    fn random_tree_is_copied_exactly(items in tree(), threads in 1..9usize, contents: bool) {
+        let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        build(from.path(), &items);
+        let verify = if contents { Verify::Contents } else { Verify::Sizes };
+        let options = CopyOptions { threads, verify, ..CopyOptions::default() };
+        let report = copy(from.path(), to.path(), &options).unwrap();
+        assert_same(from.path(), to.path());
+        prop_assert_eq!(report.entries() as usize, testing::describe(from.path()).len() - 1);
+        prop_assert_eq!((report.changed, report.vanished, report.not_kept), (0, 0, 0));
+    }
+}
+
+// B16
+#[test]
+fn sockets_and_devices_are_skipped_and_counted() {
+    let from = TempDir::new().unwrap();
+    let _listener = UnixListener::bind(from.path().join("socket")).unwrap();
+    mknod(&from.path().join("null"), FileType::CharacterDevice, 0x103);
+    mknod(&from.path().join("disk"), FileType::BlockDevice, 0x700);
+    mknod(&from.path().join("fifo"), FileType::Fifo, 0);
+    fs::write(from.path().join("file"), "x").unwrap();
+    let (to, report) = copied(from.path());
+    let expected =
+        CopyReport { files: 1, fifos: 1, bytes: 1, sockets: 1, devices: 2, ..CopyReport::default() };
+    assert_eq!(report, expected);
+    assert_eq!(fs::read_dir(to.path()).unwrap().count(), 2);
+}
+
+// B16
+#[test]
+fn files_that_change_and_vanish_do_not_fail_the_copy() {
+    let from = TempDir::new().unwrap();
+    for i in 0..200 {
+        fs::write(from.path().join(format!("{i}")), vec![1; 100_000]).unwrap();
+    }
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let churn = |first: usize| {
+            let (from, stop) = (&from, &stop);
+            move || {
+                for i in (first..).step_by(2).take_while(|_| !stop.load(Ordering::Relaxed)) {
+                    let path = from.path().join(format!("{}", i % 200));
+                    match i % 7 {
+                        0 | 1 => drop(fs::remove_file(&path)),
+                        2 => drop(fs::write(&path, "shorter")),
+                        3 => drop(fs::create_dir(&path)),
+                        4 => drop(fs::remove_dir(&path)),
+                        5 => drop(symlink("/etc/passwd", &path)),
+                        _ => drop(fs::write(&path, vec![2; 300_000])),
+                    }
+                }
+            }
+        };
+        scope.spawn(churn(0));
+        scope.spawn(churn(1));
+        for _ in 0..10 {
+            let to = TempDir::new().unwrap();
+            let result = copy(from.path(), to.path(), &CopyOptions::default());
+            if result.is_err() {
+                stop.store(true, Ordering::Relaxed);
+            }
+            let report = result.unwrap();
+            // Whatever was read, nothing was read through the symlinks.
+            for entry in fs::read_dir(to.path()).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_file() && !path.is_symlink() {
+                    let contents = fs::read(&path).unwrap();
+                    assert!(!contents.starts_with(b"root:"), "{path:?}");
+                }
+            }
+            assert!(report.entries() <= 200);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn modes_do_not_depend_on_umask_and_inherited_group() {
+    let (from, parent) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let to = parent.path().join("to");
+    fs::create_dir(&to).unwrap();
+    std::os::unix::fs::chown(&to, None, Some(42)).unwrap();
+    fs::set_permissions(&to, fs::Permissions::from_mode(0o2777)).unwrap();
+    for mode in [0o4777, 0o2777, 0o1777, 0o000, 0o666] {
+        let file = from.path().join(format!("file-{mode:o}"));
+        let dir = from.path().join(format!("dir-{mode:o}"));
+        fs::write(&file, "").unwrap();
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("inner"), "").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    copy(from.path(), &to, &CopyOptions::default()).unwrap();
+    assert_same(from.path(), &to);
+}
+
+#[test]
+fn acls_inherited_by_the_target_are_not_given_to_the_copy() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    rustix::fs::setxattr(
+        to.path(),
+        "system.posix_acl_default",
+        &testing::ACL,
+        rustix::fs::XattrFlags::empty(),
+    )
+    .unwrap();
+    fs::create_dir(from.path().join("dir")).unwrap();
+    fs::write(from.path().join("dir/file"), "").unwrap();
+    copy(from.path(), to.path(), &CopyOptions::default()).unwrap();
+    assert_same(from.path(), to.path());
+}
+
+#[test]
+fn symlinks_are_copied_and_never_followed() {
+    let (from, canary) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    fs::write(canary.path().join("secret"), "secret").unwrap();
+    symlink(canary.path(), from.path().join("out")).unwrap();
+    symlink("..", from.path().join("up")).unwrap();
+    let (to, report) = copied(from.path());
+    assert_eq!((report.symlinks, report.entries()), (2, 2));
+    assert!(to.path().join("out").is_symlink());
+}
+
+#[test]
+fn target_with_content_is_refused() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    fs::write(to.path().join("data"), "precious").unwrap();
+    let error = copy(from.path(), to.path(), &CopyOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("empty directory"), "{error}");
+    assert_eq!(fs::read(to.path().join("data")).unwrap(), b"precious");
+}
+
+#[test]
+fn excluded_names_are_skipped_in_the_root_only() {
+    let from = TempDir::new().unwrap();
+    for dir in [".wharf", "a", "a/.wharf"] {
+        fs::create_dir(from.path().join(dir)).unwrap();
+    }
+    let to = TempDir::new().unwrap();
+    let options = CopyOptions { exclude: vec![".wharf".into()], ..CopyOptions::default() };
+    copy(from.path(), to.path(), &options).unwrap();
+    assert!(!to.path().join(".wharf").exists());
+    assert!(to.path().join("a/.wharf").exists());
+}
+
+#[test]
+fn break_from_the_progress_callback_cancels_the_copy() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    fs::write(from.path().join("file"), "x").unwrap();
+    let result = copy_tree(
+        open_dir(from.path()).as_fd(),
+        open_dir(to.path()).as_fd(),
+        &CopyOptions::default(),
+        &|_| ControlFlow::Break(()),
+    );
+    assert!(matches!(result, Err(CopyError::Cancelled)), "{result:?}");
+}
+
+#[test]
+fn deep_tree_is_copied() {
+    let from = TempDir::new().unwrap();
+    let mut path = from.path().to_owned();
+    for _ in 0..300 {
+        path.push("d");
+    }
+    fs::create_dir_all(&path).unwrap();
+    fs::write(path.join("file"), "deep").unwrap();
+    fs::hard_link(path.join("file"), from.path().join("link")).unwrap();
+    let (to, report) = copied(from.path());
+    assert_eq!((report.directories, report.files, report.hard_links), (300, 1, 1));
+    assert_same(from.path(), to.path());
+}
+
+#[test]
+fn other_file_system_in_the_tree_fails_and_names_it() {
+    let from = TempDir::new().unwrap();
+    let nested = from.path().join("nested");
+    fs::create_dir(&nested).unwrap();
+    let status =
+        std::process::Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&nested).status().unwrap();
+    assert!(status.success());
+    let to = TempDir::new().unwrap();
+    let result = copy(from.path(), to.path(), &CopyOptions::default());
+    let status = std::process::Command::new("umount").arg(&nested).status().unwrap();
+    assert!(status.success());
+    assert!(
+        matches!(&result, Err(CopyError::OtherFileSystem { path }) if path == Path::new("nested")),
+        "{result:?}"
+    );
+}
+
+// B17
+#[test]
+fn owner_that_cannot_be_set_fails_and_names_the_file() {
+    let from = TempDir::new().unwrap();
+    fs::write(from.path().join("file"), "x").unwrap();
+    std::os::unix::fs::chown(from.path().join("file"), Some(7), Some(8)).unwrap();
+    let to = TempDir::new().unwrap();
+    for keep in [Keep::Exact, Keep::BestEffort] {
+        let target = to.path().join(format!("{keep:?}"));
+        fs::create_dir(&target).unwrap();
+        // A thread without CAP_CHOWN is what a client of a root_squash export is.
+        let result = thread::scope(|scope| {
+            let run = || {
+                let none = rustix::thread::CapabilitySet::CHOWN;
+                let sets = rustix::thread::capabilities(None).unwrap();
+                rustix::thread::set_capabilities(
+                    None,
+                    rustix::thread::CapabilitySets { effective: sets.effective - none, ..sets },
+                )
+                .unwrap();
+                copy(from.path(), &target, &CopyOptions { keep, ..CopyOptions::default() })
+            };
+            scope.spawn(run).join().unwrap()
+        });
+        match keep {
+            Keep::Exact => {
+                let error = result.unwrap_err().to_string();
+                assert!(error.contains("cannot keep the owner of file"), "{error}");
+                assert!(error.contains("no_root_squash"), "{error}");
+            }
+            Keep::BestEffort => {
+                assert_eq!(result.unwrap().not_kept, 1);
+                assert_eq!(fs::metadata(target.join("file")).unwrap().uid(), 0);
+            }
+        }
+    }
+}
+
+// B15
+#[test]
+fn full_file_system_fails_the_copy() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    for i in 0..20 {
+        fs::write(from.path().join(format!("{i}")), vec![1; 100_000]).unwrap();
+    }
+    let mount = |program: &str, args: &[&str]| {
+        assert!(std::process::Command::new(program).args(args).arg(to.path()).status().unwrap().success());
+    };
+    mount("mount", &["-t", "tmpfs", "-o", "size=1m", "none"]);
+    let result = copy(from.path(), to.path(), &CopyOptions::default());
+    mount("umount", &[]);
+    let error = result.unwrap_err();
+    assert_eq!(error.io().unwrap().kind(), io::ErrorKind::StorageFull, "{error}");
+    assert!(error.to_string().contains("free space"), "{error}");
+}
