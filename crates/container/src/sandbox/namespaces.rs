@@ -13,6 +13,7 @@ use wharf_linux::sandbox::Namespaces;
 pub(crate) fn join(process: impl AsFd, which: Namespaces) -> io::Result<()> {
     let types = match which {
         Namespaces::Pid => ThreadNameSpaceType::PROCESS_ID,
+        Namespaces::Mount => ThreadNameSpaceType::MOUNT,
         Namespaces::MountIpcUts => {
             ThreadNameSpaceType::MOUNT
                 | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION

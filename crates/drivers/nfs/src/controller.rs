@@ -9,8 +9,6 @@ mod claims;
 mod errors;
 mod health;
 mod plan;
-#[cfg(test)]
-mod snapshot_tests;
 mod snapshots;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -41,8 +39,8 @@ pub struct ControllerOptions {
     pub call_timeout: Duration,
     /// A background job without progress for this long is killed.
     pub job_stall: Duration,
-    /// How long a request waits for a copy before it answers that the copy is in progress.
-    pub job_wait: Duration,
+    /// How long a call waits for a copy before it is answered with ABORTED.
+    pub copy_wait: Duration,
 }
 
 impl Default for ControllerOptions {
@@ -51,7 +49,7 @@ impl Default for ControllerOptions {
             default_on_delete: OnDelete::Delete,
             call_timeout: Duration::from_secs(60),
             job_stall: Duration::from_secs(120),
-            job_wait: Duration::from_secs(10),
+            copy_wait: Duration::from_secs(30),
         }
     }
 }

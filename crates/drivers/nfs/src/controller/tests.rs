@@ -1,5 +1,7 @@
 //! The controller on shares that are plain directories.
 
+mod snapshots;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +16,7 @@ use wharf_driver::backend::{
 };
 
 use super::{ClaimMetadata, Claims, Controller, ControllerOptions, PersistentVolumeFacts};
+use crate::handle::VolumeHandle;
 use crate::handle::tests::hostile_handles;
 use crate::parameters::OnDelete;
 use crate::share::{Request, Response, Share, ShareEnvironment};

@@ -6,14 +6,13 @@ use async_trait::async_trait;
 use wharf_driver::backend::{
     AvailableCapacity, BackendError, Capability, Capacity, CapacityQuery, Clones, CreateError, DeleteError,
     DeleteVolume, ExpandError, ExpandVolume, ExpandedVolume, Expansion, GetVolume, NewVolume, Volume,
-    VolumeAccess, Volumes,
+    VolumeAccess, VolumeContentSource, Volumes,
 };
 
 use super::errors::CallError;
-use super::plan::plan;
-use super::snapshots::check_source;
+use super::plan::{CreatePlan, plan};
 use super::{Controller, plain_server, unexpected};
-use crate::handle::VolumeHandle;
+use crate::handle::{SnapshotHandle, VolumeHandle};
 use crate::options::combine;
 use crate::parameters::{ClassParameters, ParameterError, VolumeAttributes};
 use crate::share::{self, ErrorKind, Request, Response, VolumeInfo};
@@ -30,9 +29,7 @@ impl Volumes for Controller {
         }
         let plan =
             plan(requested, &parameters, self.options.default_on_delete).map_err(CreateError::Invalid)?;
-        if let Some(source) = &requested.source {
-            check_source(source, &plan.export)?;
-        }
+        check_source(&plan)?;
         let response = self.call_with_job(&plan.export, Request::CreateVolume(plan.request)).await;
         match response.map_err(CallError::from)? {
             Response::CreateVolume(created) => Ok(to_sdk_volume(&created.map_err(CallError::from)?)),
@@ -183,6 +180,29 @@ impl Controller {
             other => Err(unexpected(&other).into()),
         }
     }
+}
+
+/// A copy works on one export, and finds its source there by its handle.
+fn check_source(plan: &CreatePlan) -> Result<(), CreateError> {
+    let (id, location) = match &plan.request.source {
+        None => return Ok(()),
+        Some(VolumeContentSource::Volume(id)) => {
+            (id, VolumeHandle::parse(id).and_then(|handle| handle.location()))
+        }
+        Some(VolumeContentSource::Snapshot(id)) => {
+            (id, SnapshotHandle::parse(id).and_then(|handle| handle.location()))
+        }
+    };
+    let location =
+        location.map_err(|error| CreateError::NotFound(format!("source {id} does not exist: {error}")))?;
+    if plain_server(&location.server) == plan.export.server && location.share == plan.export.share {
+        return Ok(());
+    }
+    let message = format!(
+        "source {id} is not on {}: volumes can be copied on one share only; use a StorageClass with the same server and share",
+        plan.export
+    );
+    Err(CreateError::Invalid(message))
 }
 
 /// The capacity is 0, "unknown", as with csi-driver-nfs: nothing enforces it.

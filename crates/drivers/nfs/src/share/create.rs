@@ -3,7 +3,7 @@
 //! A repeat continues where an earlier attempt stopped, also if that one still runs on another controller. A failure that
 //! the caller does not repeat is undone here, or by recovery.
 
-use super::record::{VolumeRecord, VolumeState};
+use super::record::{NameRecord, VolumeRecord, VolumeState};
 use super::snapshot_record::JobKey;
 use super::store::{Slot, Swap};
 use super::{CreateVolume, ErrorKind, Share, ShareError, VolumeInfo};
@@ -15,6 +15,9 @@ impl Share {
     pub(super) fn create_volume(&self, request: &CreateVolume) -> Result<VolumeInfo, ShareError> {
         self.ensure_records()?;
         for _ in 0..ATTEMPTS {
+            if !self.claim_name(request)? {
+                continue;
+            }
             let slot = self.read_record::<VolumeRecord>(&request.handle)?;
             let (slot, volume) = match slot.record.clone() {
                 None => {
@@ -61,6 +64,34 @@ impl Share {
             }
         }
         Err(contended(&request.handle))
+    }
+
+    /// Records which volume a name belongs to; false if another controller changed that. A repeat with other parameters can
+    /// have another handle, and must not create a second volume.
+    fn claim_name(&self, request: &CreateVolume) -> Result<bool, ShareError> {
+        let slot = self.read_record::<NameRecord>(&request.name)?;
+        match &slot.record {
+            Some(claimed) if claimed.handle == request.handle => return Ok(true),
+            Some(claimed) if self.read_record::<VolumeRecord>(&claimed.handle)?.record.is_some() => {
+                let message = format!(
+                    "volume {:?} already exists, with other parameters: its handle is {}",
+                    request.name, claimed.handle
+                );
+                return Err(ShareError::new(ErrorKind::AlreadyExists, message));
+            }
+            Some(_) | None => {}
+        }
+        let record = NameRecord { name: request.name.clone(), handle: request.handle.clone() };
+        Ok(matches!(self.swap_record(&slot, Some(record))?, Swap::Done(_)))
+    }
+
+    /// Forgets the name of a volume that is deleted.
+    pub(super) fn release_name(&self, volume: &VolumeRecord) -> Result<(), ShareError> {
+        let slot = self.read_record::<NameRecord>(&volume.name)?;
+        match &slot.record {
+            Some(claimed) if claimed.handle == volume.handle => self.swap_record(&slot, None).map(drop),
+            _ => Ok(()),
+        }
     }
 
     /// Undoes a create that was never returned to a caller. If another controller finished it meanwhile, it stays.

@@ -45,6 +45,7 @@ impl Share {
         self.release_directory(&volume.path, &volume.handle, on_delete)?;
         // An earlier attempt may have stopped before this.
         self.remove_parents(&volume.path)?;
+        self.release_name(volume)?;
         // A conflict means that another controller finished it.
         self.swap_record(slot, None).map(drop)
     }

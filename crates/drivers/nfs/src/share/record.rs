@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `share.json` | [`ShareRecord`] |
 //! | `volumes/<sha256 of the handle>/<generation>.json` | [`VolumeRecord`] |
+//! | `names/<sha256 of the name>/<generation>.json` | [`NameRecord`] |
 //! | `directories/<sha256 of the path>/<generation>.json` | [`DirectoryRecord`] |
 //! | `staging/<id>/data` | A new directory, renamed into place when it is complete |
 //! | `trash/<id>/` | A removed directory `data`, and `item.json`, which proves that it may be purged |
@@ -78,6 +79,16 @@ pub struct VolumeRecord {
     pub uid: Option<u32>,
     /// The group of a new directory.
     pub gid: Option<u32>,
+}
+
+/// The name of a CreateVolume request, and the volume that was created for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NameRecord {
+    /// The name.
+    pub name: String,
+    /// The volume handle.
+    pub handle: String,
 }
 
 /// Who created a directory.
@@ -179,6 +190,14 @@ impl Record for VolumeRecord {
 
     fn key(&self) -> &str {
         &self.handle
+    }
+}
+
+impl Record for NameRecord {
+    const STORE: &'static str = "names";
+
+    fn key(&self) -> &str {
+        &self.name
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use super::directory::Found;
 use super::record::{
-    DirectoryRecord, DirectoryState, DirectoryUse, Origin, Record, VolumeRecord, VolumeState,
+    DirectoryRecord, DirectoryState, DirectoryUse, NameRecord, Origin, Record, VolumeRecord, VolumeState,
 };
 use super::root::own;
 use super::snapshot_record::{JobKey, JobRecord, SnapshotRecord};
@@ -30,6 +30,9 @@ impl Share {
         for slot in self.list_records::<VolumeRecord>()? {
             done += self.attempt(&slot.key, self.recover_volume(&slot, now));
         }
+        for slot in self.list_records::<NameRecord>()? {
+            done += self.attempt(&slot.key, self.recover_name(&slot, now));
+        }
         let (recovered, mut staged) = self.recover_snapshots(content, now)?;
         done += recovered;
         for slot in self.list_records::<DirectoryRecord>()? {
@@ -45,7 +48,13 @@ impl Share {
         for id in staging.iter().filter(|id| !staged.contains(*id)) {
             done += self.attempt(id, self.recover_staging(id, now));
         }
-        for store in [VolumeRecord::STORE, DirectoryRecord::STORE, SnapshotRecord::STORE, JobRecord::STORE] {
+        for store in [
+            VolumeRecord::STORE,
+            NameRecord::STORE,
+            DirectoryRecord::STORE,
+            SnapshotRecord::STORE,
+            JobRecord::STORE,
+        ] {
             for name in self.names(&own([store]))? {
                 done += self.attempt(&name, self.recover_empty_record(&own([store, &name]), now));
             }
@@ -92,6 +101,14 @@ impl Share {
                 self.undo_create(slot, volume).map(|()| true)
             }
         }
+    }
+
+    /// A name whose volume never got a record, or is deleted.
+    fn recover_name(&self, slot: &Slot<NameRecord>, now: SystemTime) -> Result<bool, ShareError> {
+        let Some(name) = &slot.record else { return self.remove_tombstone(slot, now) };
+        let unused = self.is_abandoned(&self.record_file(slot), now)?
+            && self.read_record::<VolumeRecord>(&name.handle)?.record.is_none();
+        Ok(unused && matches!(self.swap_record(slot, None)?, Swap::Done(_)))
     }
 
     fn recover_directory(&self, slot: &Slot<DirectoryRecord>, now: SystemTime) -> Result<bool, ShareError> {

@@ -56,38 +56,33 @@ impl Share {
 
     /// Serves one request.
     pub fn handle(&self, request: Request) -> Response {
+        let trusted = self.verify_records();
         match request {
             Request::CreateVolume(request) => {
-                Response::CreateVolume(self.verify_records().and_then(|()| self.create_volume(&request)))
+                Response::CreateVolume(trusted.and_then(|()| self.create_volume(&request)))
             }
             Request::DeleteVolume(request) => {
-                Response::DeleteVolume(self.verify_records().and_then(|()| self.delete_volume(&request)))
+                Response::DeleteVolume(trusted.and_then(|()| self.delete_volume(&request)))
             }
             Request::GetVolume(request) => Response::GetVolume(self.get_volume(&request)),
-            Request::ExpandVolume(request) => Response::ExpandVolume(self.expand_volume(&request)),
+            Request::ExpandVolume(request) => {
+                Response::ExpandVolume(trusted.and_then(|()| self.expand_volume(&request)))
+            }
             Request::Capacity => Response::Capacity(self.capacity()),
-            Request::Recover => Response::Recover(self.verify_records().and_then(|()| self.recover())),
+            Request::Recover => Response::Recover(trusted.and_then(|()| self.recover())),
             Request::PurgeTrash(request) => {
-                Response::PurgeTrash(self.verify_records().and_then(|()| self.purge_trash(&request)))
+                Response::PurgeTrash(trusted.and_then(|()| self.purge_trash(&request)))
             }
-            Request::Adopt(request) => {
-                Response::Adopt(self.verify_records().and_then(|()| self.adopt(&request)))
-            }
+            Request::Adopt(request) => Response::Adopt(trusted.and_then(|()| self.adopt(&request))),
             Request::CreateSnapshot(request) => {
-                Response::CreateSnapshot(self.verify_records().and_then(|()| self.create_snapshot(&request)))
+                Response::CreateSnapshot(trusted.and_then(|()| self.create_snapshot(&request)))
             }
-            Request::DeleteSnapshot(request) => Response::DeleteSnapshot(
-                self.verify_records().and_then(|()| self.delete_snapshot(&request.handle)),
-            ),
-            Request::GetSnapshot(request) => {
-                Response::GetSnapshot(self.verify_records().and_then(|()| self.get_snapshot(&request.handle)))
+            Request::DeleteSnapshot(request) => {
+                Response::DeleteSnapshot(trusted.and_then(|()| self.delete_snapshot(&request.handle)))
             }
-            Request::ListSnapshots => {
-                Response::ListSnapshots(self.verify_records().and_then(|()| self.list_snapshots()))
-            }
-            Request::RunJob(request) => {
-                Response::RunJob(self.verify_records().and_then(|()| self.run_job(&request.job)))
-            }
+            Request::GetSnapshot(request) => Response::GetSnapshot(self.get_snapshot(&request.handle)),
+            Request::ListSnapshots => Response::ListSnapshots(self.list_snapshots()),
+            Request::RunJob(request) => Response::RunJob(trusted.and_then(|()| self.run_job(&request.job))),
         }
     }
 
@@ -113,7 +108,7 @@ impl Share {
             return Ok(());
         }
         self.ensure_dir(&own([]))?;
-        for name in ["volumes", "directories", "staging", "trash", "tmp", "snapshots", "jobs"] {
+        for name in ["volumes", "names", "directories", "staging", "trash", "tmp", "snapshots", "jobs"] {
             self.ensure_dir(&own([name]))?;
         }
         let record = ShareRecord { uuid: self.new_id()? };

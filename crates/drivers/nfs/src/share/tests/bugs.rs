@@ -202,7 +202,15 @@ fn same_name_with_other_properties_is_refused() {
             "{request:?}"
         );
     }
-    create(&fixture.share, &CreateVolume { size: 0, limit: Some(1 << 30), ..same }).unwrap();
+    create(&fixture.share, &CreateVolume { size: 0, limit: Some(1 << 30), ..same.clone() }).unwrap();
+    // Other parameters can give another handle.
+    let moved = CreateVolume { handle: "h2".to_owned(), path: "elsewhere".parse().unwrap(), ..same };
+    assert_eq!(create(&fixture.share, &moved).unwrap_err().kind, ErrorKind::AlreadyExists);
+    assert_eq!(fixture.tree(), ["pvc-1"]);
+    fixture.delete("h1").unwrap();
+    create(&fixture.share, &moved).unwrap();
+    fixture.delete("h2").unwrap();
+    assert_eq!(fixture.leftovers(), Vec::<String>::new());
 }
 
 // B31

@@ -143,8 +143,18 @@ pub(crate) fn leftovers(share: &Share, root: &Path) -> Vec<String> {
             break;
         }
     }
-    let fixed =
-        ["volumes", "directories", "staging", "trash", "tmp", "snapshots", "jobs", "content", "share.json"];
+    let fixed = [
+        "volumes",
+        "names",
+        "directories",
+        "staging",
+        "trash",
+        "tmp",
+        "snapshots",
+        "jobs",
+        "content",
+        "share.json",
+    ];
     let own = tree(&root.join(".wharf"));
     own.into_iter().filter(|path| !fixed.contains(&path.as_str())).collect()
 }
