@@ -70,6 +70,14 @@ pub struct MountPlan {
     pub without_v3: Option<String>,
 }
 
+impl MountPlan {
+    /// What a mount with this version says about the server: the version that other mounts can begin with. `None` if the
+    /// options left no choice, or if NFSv3 was the last resort: an export can be missing in NFSv4 alone.
+    pub(crate) fn negotiated(&self, version: Version) -> Option<Version> {
+        Some(version).filter(|version| self.attempts.len() > 1 && *version != Version::V3)
+    }
+}
+
 /// Options can come from a secret.
 impl std::fmt::Debug for MountPlan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

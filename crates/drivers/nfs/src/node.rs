@@ -125,6 +125,10 @@ impl NodeMounts {
     }
 
     async fn mount(&self, wanted: &Wanted, target: &Path, root: Root) -> Result<(), TargetError> {
+        let plan = match &root {
+            Root::Export(plan) => Some(plan.clone()),
+            Root::Directory(_) => None,
+        };
         let request = NodeRequest::Mount {
             root,
             target: target.to_owned(),
@@ -139,21 +143,43 @@ impl NodeMounts {
         let NodeResponse::Mounted { version, permissions } = mounted.map_err(target_error)? else {
             return Err(internal("unexpected response to a mount".to_owned()));
         };
-        if let (Some(version), Some(servers)) = (version, servers) {
-            servers.mounted(&wanted.server, version);
+        if let (Some(version), Some(plan), Some(servers)) = (version, plan, servers) {
+            servers.mounted(&wanted.server, plan.negotiated(version));
         }
-        match permissions {
-            MountPermissions::AsRequested => {}
-            MountPermissions::SkippedReadOnly => {
-                tracing::info!(source = wanted.source, "mountPermissions ignored: the mount is read-only");
-            }
-            MountPermissions::Refused(error) => tracing::warn!(
-                source = wanted.source,
-                error,
-                "failed to set mountPermissions: the server refuses it (root_squash?); set the mode on the server"
-            ),
-        }
+        log_permissions(wanted, &permissions);
         Ok(())
+    }
+
+    /// Sets the mode of a volume that is mounted already: an earlier call may have ended between the mount and the mode.
+    async fn set_permissions(
+        &self,
+        wanted: &Wanted,
+        target: &Path,
+        server: Option<&str>,
+    ) -> Result<(), TargetError> {
+        let Some(mode) = wanted.permissions.filter(|_| !wanted.read_only) else { return Ok(()) };
+        let request = NodeRequest::SetPermissions { target: target.to_owned(), mode, nfs: server.is_some() };
+        match self.workers.node(server, request, self.options.stats_timeout).await.map_err(target_error)? {
+            NodeResponse::Permissions(permissions) => {
+                log_permissions(wanted, &permissions);
+                Ok(())
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn log_permissions(wanted: &Wanted, permissions: &MountPermissions) {
+    match permissions {
+        MountPermissions::AsRequested => {}
+        MountPermissions::SkippedReadOnly => {
+            tracing::info!(source = wanted.source, "mountPermissions ignored: the mount is read-only");
+        }
+        MountPermissions::Refused(error) => tracing::warn!(
+            source = wanted.source,
+            error,
+            "failed to set mountPermissions: the server refuses it (root_squash?); set the mode on the server"
+        ),
     }
 }
 
@@ -173,7 +199,7 @@ impl TargetMounts for NodeMounts {
             let server = mount::server_of(&found).map(|found| found.server);
             self.check_existing(&found, &wanted, &target)?;
             if !self.is_stale(server.as_deref(), &target).await.map_err(target_error)? {
-                return Ok(());
+                return self.set_permissions(&wanted, &target, server.as_deref()).await;
             }
             tracing::warn!(volume_handle = volume.id, target = %target.display(), source = found.source, "mount is stale; mounting again");
             self.unmount(&target).await?;

@@ -25,6 +25,11 @@ pub enum OptionError {
     /// Control characters or quotes that do not match.
     #[error("mount options contain a control character, or a quote without its end")]
     Text,
+    /// Quotes around something else than an SELinux context.
+    #[error(
+        "mount option {0} has quotes: only SELinux contexts with categories, such as \"u:r:t:s0:c1,c2\", need them"
+    )]
+    Quotes(String),
 }
 
 /// Options of `mount.nfs` that the kernel does not know.
@@ -50,6 +55,9 @@ const REFUSED: [&str; 16] = [
     "source",
 ];
 
+/// Options whose values can have commas.
+const CONTEXTS: [&str; 4] = ["context", "fscontext", "defcontext", "rootcontext"];
+
 /// Options of which at most one may be given.
 const EXCLUSIVE: [&[&str]; 4] =
     [&["hard", "soft", "softerr"], &["lock", "nolock"], &["ac", "noac"], &["sharecache", "nosharecache"]];
@@ -64,6 +72,9 @@ pub fn combine<'a>(
     for text in texts {
         for option in split(text)? {
             let (name, value) = parts(&option);
+            if !is_quoted_well(name, value) {
+                return Err(OptionError::Quotes(name.trim_matches('"').to_owned()));
+            }
             if STRIPPED.contains(&name) {
                 continue;
             }
@@ -136,6 +147,25 @@ fn split(text: &str) -> Result<Vec<String>, OptionError> {
         return Err(OptionError::Text);
     }
     Ok(parts.iter().map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect())
+}
+
+/// Whether quotes, if there are any, are around an SELinux context. A kernel without SELinux splits options at all commas, so
+/// what follows a comma must not be an option: only categories (`c1`, `c1.c5`) are allowed there.
+fn is_quoted_well(name: &str, value: Option<&str>) -> bool {
+    let value = value.unwrap_or_default();
+    if !name.contains('"') && !value.contains('"') {
+        return true;
+    }
+    let inner = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let is_category = |part: &str| {
+        let number = |end: &str| {
+            end.strip_prefix('c')
+                .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
+        };
+        part.split('.').all(number)
+    };
+    CONTEXTS.contains(&name)
+        && inner.is_some_and(|inner| !inner.contains(['"', '=']) && inner.split(',').skip(1).all(is_category))
 }
 
 /// The versions that an option allows; `None` if the option is not about versions.
@@ -232,6 +262,8 @@ mod tests {
             (&["bg,retry=10,fg,hard,_netdev,defaults"], &["hard"]),
             (&[" hard , ,", "hard"], &["hard"]),
             (&["context=\"a:b:c1,c2\",ro"], &["context=\"a:b:c1,c2\"", "ro"]),
+            (&["context=\"u:r:t:s0:c1.c5,c9\""], &["context=\"u:r:t:s0:c1.c5,c9\""]),
+            (&["rootcontext=\"u:r:t:s0\""], &["rootcontext=\"u:r:t:s0\""]),
         ] {
             assert_eq!(parse(texts).unwrap(), expected, "{texts:?}");
         }
@@ -266,6 +298,28 @@ mod tests {
             assert!(parse(texts).is_err(), "{texts:?}");
         }
         assert!(!parse(&["sec=hunter2"]).unwrap_err().to_string().contains("hunter2"));
+    }
+
+    /// A kernel without SELinux, and the driver when it mounts, split at commas within quotes, too.
+    #[test]
+    fn quotes_do_not_hide_options() {
+        for text in [
+            "context=\"a,mountaddr=10.0.0.1,b\"",
+            "context=\"a,clientaddr=10.0.0.1,b\"",
+            "context=\"a,suid,b\"",
+            "context=\"a,remount\"",
+            "context=\"a,c1,rw\"",
+            "context=\"a=b\"",
+            "context=\"a\"b\"c\"",
+            "context=a\",addr=10.0.0.1,\"",
+            "sec=\"sys\"",
+            "\"addr=10.0.0.1\"",
+            "\"addr\"=10.0.0.1",
+            "x=\"a,addr=10.0.0.1\"",
+        ] {
+            let error = parse(&[text]).unwrap_err();
+            assert!(!error.to_string().contains("10.0.0.1"), "{error}");
+        }
     }
 
     #[test]

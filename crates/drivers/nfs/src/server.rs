@@ -8,6 +8,7 @@ mod resolve;
 mod rpc;
 mod state;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -63,6 +64,8 @@ impl Servers {
         options: &ParsedOptions,
         deadline: Duration,
     ) -> Result<ServerFacts, WorkerError> {
+        let port = Some(options.port).filter(|_| !options.no_probe);
+        self.lock().used(server, port, SystemTime::now());
         let address = self.reachable_address(server, options, deadline).await?;
         let client_address = client_address(address).await;
         let known_version = self.lock().version(server);
@@ -84,7 +87,7 @@ impl Servers {
             (_, None) => true,
             (None, Some(port)) => self.answers(&mount.server, port, deadline).await,
             (Some(address), Some(port)) => {
-                self.lock().used(&mount.server, port);
+                self.lock().used(&mount.server, Some(port), SystemTime::now());
                 let address = SocketAddr::new(address, port);
                 let answer = null_call(address, deadline).await.map(|()| address);
                 self.record(&mount.server, answer.map_err(|error| error.to_string())).is_ok()
@@ -95,7 +98,11 @@ impl Servers {
     /// Asks a server that was used before whether it answers.
     pub async fn recheck(&self, server: &str, deadline: Duration) -> bool {
         let port = self.lock().port(server);
-        self.answers(server, port, deadline).await
+        match port {
+            Some(port) => self.answers(server, port, deadline).await,
+            // A transport that cannot be asked.
+            None => true,
+        }
     }
 
     async fn reachable_address(
@@ -104,7 +111,6 @@ impl Servers {
         options: &ParsedOptions,
         deadline: Duration,
     ) -> Result<SocketAddr, WorkerError> {
-        self.lock().used(server, options.port);
         let found = timeout(deadline, first_answer(server, options, deadline)).await;
         let found = found.unwrap_or_else(|_| {
             Err(format!("its name was not resolved, or it did not answer, within {deadline:?}"))
@@ -113,14 +119,14 @@ impl Servers {
     }
 
     /// Records the result of a NULL call.
-    fn record(&self, server: &str, found: Result<SocketAddr, String>) -> Result<SocketAddr, WorkerError> {
+    fn record(&self, server: &str, result: Result<SocketAddr, String>) -> Result<SocketAddr, WorkerError> {
         let now = SystemTime::now();
-        match found {
-            Ok(address) => {
+        match result {
+            Ok(answer) => {
                 if self.lock().answered(server, now) {
                     tracing::info!(server, "NFS server answers again");
                 }
-                Ok(address)
+                Ok(answer)
             }
             Err(reason) => {
                 if self.lock().failed(server, &reason, now) {
@@ -131,8 +137,8 @@ impl Servers {
         }
     }
 
-    /// Records the version that a mount negotiated.
-    pub fn mounted(&self, server: &str, version: Version) {
+    /// Records that a mount succeeded, and the version that it negotiated, if it did.
+    pub fn mounted(&self, server: &str, version: Option<Version>) {
         self.lock().mounted(server, version, SystemTime::now());
     }
 
@@ -149,6 +155,11 @@ impl Servers {
     /// All servers that did not answer when they were last used.
     pub fn unreachable(&self) -> Vec<Unreachable> {
         self.lock().unreachable()
+    }
+
+    /// Forgets servers that nothing has used for a while, except those of mounts.
+    pub fn forget_unused(&self, mounted: &BTreeSet<String>) {
+        self.lock().forget_unused(mounted, SystemTime::now());
     }
 
     /// All servers that were used.

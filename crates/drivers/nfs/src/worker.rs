@@ -118,7 +118,8 @@ pub enum WorkerError {
     },
     /// Too many workers for this server are blocked in the kernel.
     #[error(
-        "{blocked} processes are blocked on the NFS server {server}; no more are started until it answers an RPC NULL call"
+        "{blocked} processes are blocked on the NFS server {server}; no more are started until it answers an RPC NULL call, or \
+         until they end"
     )]
     Suspended {
         /// The server.

@@ -67,7 +67,8 @@ pub(super) struct Args {
     /// Minutes for which the usage of a volume is served from memory
     #[arg(long, value_name = "MINUTES", default_value_t = 10, allow_negative_numbers = true)]
     vol_stats_cache_expire_in_minutes: i64,
-    /// Allow inline volumes of pods from these servers, each SERVER or SERVER:/SHARE [default: none]
+    /// Allow inline volumes of pods from these servers, each SERVER or SERVER:/SHARE [default: none]. SERVER:/SHARE does not
+    /// allow subDir, which could lead out of the share by a symlink
     #[arg(long, value_name = "SERVERS", value_delimiter = ',')]
     enable_inline_volumes: Vec<String>,
     /// Abort all requests to a server that does not answer before a lazy unmount. Pods that use other volumes of the same
@@ -178,17 +179,14 @@ fn parse_on_delete(text: &str) -> anyhow::Result<OnDelete> {
     Ok(OnDelete::parse(text)?.unwrap_or_default())
 }
 
-/// A number as in Go: octal with a leading 0, else decimal.
+/// A number as in Go: the prefix selects the base, and a leading 0 is octal.
 fn parse_permissions(text: &str) -> anyhow::Result<u32> {
-    let (digits, base) = match text {
-        "0" => (text, 10),
-        _ => match text.strip_prefix("0o").or_else(|| text.strip_prefix('0')) {
-            Some(octal) => (octal, 8),
-            None => (text, 10),
-        },
-    };
+    let lower = text.to_ascii_lowercase();
+    let prefixes = [("0x", 16), ("0b", 2), ("0o", 8), ("0", 8)];
+    let prefixed = prefixes.into_iter().find_map(|(prefix, base)| Some((lower.strip_prefix(prefix)?, base)));
+    let (digits, base) = prefixed.filter(|_| lower != "0").unwrap_or((&lower, 10));
     match u32::from_str_radix(digits, base) {
-        Ok(mode) if mode <= 0o7777 => Ok(mode),
+        Ok(mode) if mode <= 0o7777 && !digits.starts_with('+') => Ok(mode),
         _ => bail!("use an octal mode with a leading 0, such as 0777, not {text:?}"),
     }
 }
@@ -199,12 +197,20 @@ mod tests {
 
     #[test]
     fn values_are_parsed_as_csi_driver_nfs_does() {
-        for (text, mode) in
-            [("0", Some(0)), ("0777", Some(0o777)), ("0o750", Some(0o750)), ("511", Some(0o777))]
-        {
+        for (text, mode) in [
+            ("0", Some(0)),
+            ("0777", Some(0o777)),
+            ("0o750", Some(0o750)),
+            ("0O750", Some(0o750)),
+            ("511", Some(0o777)),
+            ("0x1FF", Some(0o777)),
+            ("0b111", Some(7)),
+            ("777", Some(0o1411)),
+            ("00", Some(0)),
+        ] {
             assert_eq!(parse_permissions(text).ok(), mode, "{text}");
         }
-        for text in ["", "rwx", "0888", "99999", "-1"] {
+        for text in ["", "rwx", "0888", "99999", "-1", "+7", "0+7", "0x", "0o"] {
             assert!(parse_permissions(text).is_err(), "{text}");
         }
         for (text, path) in [

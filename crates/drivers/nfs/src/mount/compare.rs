@@ -37,6 +37,9 @@ pub fn server_of(mount: &Mount) -> Option<SourceServer> {
 pub fn same_source(a: &str, b: &str) -> bool {
     let normal = |source: &str| -> String {
         let (server, path) = source.split_once(":/").unwrap_or((source, ""));
+        // csi-driver-nfs passed an IPv6 address to the kernel as the user wrote it.
+        let bare = server.trim_start_matches('[').trim_end_matches(']');
+        let server = bare.parse::<IpAddr>().map_or_else(|_| server.to_owned(), |address| address.to_string());
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         format!("{server}:/{}", parts.join("/"))
     };

@@ -56,6 +56,17 @@ fn versions_and_options_are_those_of_mount_nfs() {
     for bad in ["vers=5", "vers=", "nfsvers=4.3", "minorversion=9", "port=x", "minorversion=x"] {
         assert_eq!(planned(bad, &facts()).unwrap_err().kind, Kind::Invalid, "{bad}");
     }
+    // A version that the options of one volume dictate says nothing about the volumes of others, nor does an export that is
+    // missing in NFSv4.
+    for (options, mounted, negotiated) in [
+        ("", Version::V42, Some(Version::V42)),
+        ("vers=4", Version::V40, Some(Version::V40)),
+        ("vers=3,nolock", Version::V3, None),
+        ("vers=4.0", Version::V40, None),
+        ("", Version::V3, None),
+    ] {
+        assert_eq!(planned(options, &facts()).unwrap().negotiated(mounted), negotiated, "{options}");
+    }
     let known = ServerFacts { known_version: Some(Version::V40), ..facts() };
     let tried: Vec<Version> = planned("", &known).unwrap().attempts.iter().map(|a| a.version).collect();
     assert_eq!(tried, [Version::V40, Version::V3]);
@@ -219,6 +230,7 @@ fn existing_mount_is_compared_by_source_and_options() {
     assert_eq!(server("/b"), expected("2001:db8::1", "2001:db8::1", Some(12049)));
     assert_eq!(server("/c"), None);
     assert_eq!(server("/d"), expected("nas", "192.0.2.1", None));
+    assert!(same_source("[2001:DB8::01]:/x", "[2001:db8::1]:/x"));
     assert!(same_source("nas:/x/v1", "nas:/x//v1/") && !same_source("nas:/x/v1", "nas:/x/v2"));
     assert!(same_source("[2001:db8::1]:/", "[2001:db8::1]:/") && !same_source("nas:/x", "nas2:/x"));
     for (path, options, read_only, differs) in [

@@ -59,6 +59,12 @@ impl NodeMounts {
     /// The issues of all servers that this node has used.
     pub(super) async fn server_issues(&self) -> Vec<StorageIssue> {
         let Some(servers) = self.workers.exports().servers() else { return Vec::new() };
+        if let Ok(table) = self.table() {
+            let detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
+            let mounted = table.mounts().iter().filter_map(mount::server_of).map(|server| server.server);
+            let detached = detached.iter().map(|mount| mount.server.clone());
+            servers.forget_unused(&mounted.chain(detached).collect());
+        }
         let mut checks = tokio::task::JoinSet::new();
         for server in servers.names() {
             let (servers, probe) = (servers.clone(), self.options.probe_timeout);

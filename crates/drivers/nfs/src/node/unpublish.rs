@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
-use wharf_driver::backend::TargetError;
+use wharf_driver::backend::{BackendError, TargetError};
 use wharf_linux::Mount;
 
 use super::health::DetachedMount;
@@ -18,10 +18,19 @@ use crate::worker::{NodeRequest, UnmountMode, WorkerError};
 const MAX_STACKED: usize = 16;
 
 impl NodeMounts {
-    /// Unmounts everything at the target. Success means that the mount table no longer has it.
+    /// Unmounts everything at the target. Success means that the mount table no longer has it. Each mount has its deadlines;
+    /// with several of them that hang, the call fails before its caller gives up, and the next call goes on.
     pub(super) async fn unmount(&self, target: &Path) -> Result<(), TargetError> {
+        let end = Instant::now() + 4 * self.options.unmount_timeout;
         for _ in 0..MAX_STACKED {
             let Some(mount) = self.table()?.at(target).cloned() else { return Ok(()) };
+            if Instant::now() > end {
+                return Err(TargetError::Backend(BackendError::Unavailable(format!(
+                    "several mounts are at {}, and unmounting them takes long: {} is still there; the request can be repeated",
+                    target.display(),
+                    mount.source
+                ))));
+            }
             self.unmount_topmost(target, &mount).await?;
         }
         match self.table()?.at(target) {

@@ -25,14 +25,18 @@ pub(super) struct WantedRules {
 pub struct InlineVolumes(BTreeSet<String>);
 
 impl InlineVolumes {
-    /// Allows these servers, each `SERVER` or `SERVER:/SHARE`; none of them refuses all inline volumes.
+    /// Allows these servers, each `SERVER` or `SERVER:/SHARE`; none of them refuses all inline volumes. `SERVER:/SHARE` does
+    /// not allow `subDir`: the client follows symlinks in it, and whoever can write to the share can make one that leaves it.
     pub fn allow<'a>(servers: impl IntoIterator<Item = &'a str>) -> Self {
         Self(servers.into_iter().map(|entry| entry.trim_end_matches('/').to_owned()).collect())
     }
 
-    fn allows(&self, server: &str, share: &str) -> bool {
+    fn allows(&self, server: &str, share: &str, sub_dir: &str) -> bool {
         let share = share.trim_matches('/');
-        self.0.contains(server) || self.0.contains(format!("{server}:/{share}").trim_end_matches('/'))
+        let of_share = || self.0.contains(format!("{server}:/{share}").trim_end_matches('/'));
+        // An entry for the root of a server ends with a colon, which a server's name can, too.
+        let of_server = !server.ends_with(':') && self.0.contains(server);
+        of_server || (sub_dir.trim_matches('/').is_empty() && of_share())
     }
 }
 
@@ -59,13 +63,21 @@ impl Wanted {
             .map_err(|error| invalid(format!("volume context: {error}")))?;
         let texts = access.flags.iter().map(String::as_str).chain([attributes.mount_options.as_str()]);
         let mut options = combine(texts, &attributes.transport).map_err(invalid)?;
-        if is_inline(volume) {
-            if !rules.inline.allows(&attributes.server, &attributes.share) {
-                return Err(TargetError::Backend(BackendError::Forbidden(format!(
-                    "inline volumes from {}:{} are not allowed: use a PersistentVolumeClaim, or start the driver with \
-                     --enable-inline-volumes={}:{}",
-                    attributes.server, attributes.share, attributes.server, attributes.share
-                ))));
+        let inline = is_inline(volume);
+        if inline {
+            let VolumeAttributes { server, share, sub_dir, .. } = &attributes;
+            if !rules.inline.allows(server, share, sub_dir) {
+                return Err(forbidden(format!(
+                    "inline volumes from {server}:{share} are not allowed: use a PersistentVolumeClaim, or start the driver \
+                     with --enable-inline-volumes={server}:{share} (without subDir) or --enable-inline-volumes={server}"
+                )));
+            }
+            // The driver is root on the server; the author of a pod need not be.
+            if attributes.mount_permissions.is_some() {
+                return Err(forbidden(
+                    "mountPermissions of an inline volume are not allowed: set the mode on the server"
+                        .to_owned(),
+                ));
             }
             options.extend(["nosuid".to_owned(), "nodev".to_owned()]);
         }
@@ -80,7 +92,7 @@ impl Wanted {
             path,
             options,
             read_only,
-            permissions: attributes.mount_permissions.or(rules.mount_permissions),
+            permissions: attributes.mount_permissions.or(rules.mount_permissions).filter(|_| !inline),
         })
     }
 }
@@ -119,6 +131,10 @@ fn is_inline(volume: &NodeVolume) -> bool {
     let generated = |hash: &str| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
     volume.volume_context.get("csi.storage.k8s.io/ephemeral").is_some_and(|value| value == "true")
         || hash.is_some_and(generated)
+}
+
+fn forbidden(reason: String) -> TargetError {
+    TargetError::Backend(BackendError::Forbidden(reason))
 }
 
 fn invalid(reason: impl ToString) -> TargetError {
@@ -249,6 +265,44 @@ mod tests {
                 assert_eq!(result.is_ok(), ok, "{allowed:?}");
             }
             assert!(Wanted::of(&volume("v", &context[..2], &[], false), &rules).is_ok());
+        }
+    }
+
+    /// With the export of one share allowed, nothing else of the server can be reached; and the author of a pod cannot make
+    /// the driver change modes.
+    #[test]
+    fn inline_volume_cannot_leave_the_allowed_share_or_change_its_mode() {
+        let inline = InlineVolumes::allow(["nas:/x", "root:/", "all"]);
+        let rules = WantedRules { inline, mount_permissions: Some(0o777) };
+        let id = format!("csi-{}", "0a".repeat(32));
+        for (attributes, ok) in [
+            (&[("server", "nas"), ("share", "/x")][..], true),
+            (&[("server", "nas"), ("share", "/x"), ("subDir", "/")], true),
+            (&[("server", "nas"), ("share", "/x"), ("subDir", "link")], false),
+            (&[("server", "nas"), ("share", "/x/y")], false),
+            (&[("server", "NAS"), ("share", "/x")], false),
+            (&[("server", "nas."), ("share", "/x")], false),
+            (&[("server", "nas:"), ("share", "/x")], false),
+            (&[("server", "root"), ("share", "/")], true),
+            (&[("server", "root"), ("share", "/x")], false),
+            (&[("server", "root:"), ("share", "/x")], false),
+            (&[("server", "all"), ("share", "/x"), ("subDir", "a")], true),
+            (&[("server", "all"), ("share", "/x"), ("mountPermissions", "0777")], false),
+            (&[("server", "all"), ("share", "/x"), ("mountOptions", "suid,dev")], true),
+        ] {
+            match Wanted::of(&volume(&id, attributes, &[], false), &rules) {
+                Ok(wanted) => {
+                    assert!(ok, "{attributes:?}");
+                    assert_eq!(wanted.permissions, None);
+                    assert_eq!(wanted.options[wanted.options.len() - 2..], ["nosuid", "nodev"]);
+                }
+                Err(error) => {
+                    assert!(
+                        !ok && matches!(error, TargetError::Backend(BackendError::Forbidden(_))),
+                        "{error}"
+                    );
+                }
+            }
         }
     }
 }

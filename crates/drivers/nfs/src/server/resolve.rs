@@ -1,30 +1,48 @@
 //! Name resolution. getaddrinfo cannot be cancelled, so it runs in a thread of its own, which nothing waits for: neither the
 //! caller past its deadline nor the shutdown of the runtime.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
 /// How many lookups can wait for a name server at the same time.
-const MAX_LOOKUPS: usize = 32;
+const MAX_LOOKUPS: usize = 128;
 
-static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+/// How many lookups of one name can wait: a name that is never resolved must leave room for the others.
+const MAX_LOOKUPS_OF_NAME: usize = 4;
+
+/// The number of running lookups of each name.
+static LOOKUPS: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
 /// Counts a running lookup.
-struct Running;
+struct Running(String);
 
 impl Running {
-    fn start() -> Option<Self> {
-        let running = Self;
-        (LOOKUPS.fetch_add(1, Ordering::Relaxed) < MAX_LOOKUPS).then_some(running)
+    fn start(name: &str) -> Option<Self> {
+        let mut lookups = lock();
+        let of_name = lookups.get(name).copied().unwrap_or_default();
+        if of_name >= MAX_LOOKUPS_OF_NAME || lookups.values().sum::<usize>() >= MAX_LOOKUPS {
+            return None;
+        }
+        lookups.insert(name.to_owned(), of_name + 1);
+        Some(Self(name.to_owned()))
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        LOOKUPS.fetch_sub(1, Ordering::Relaxed);
+        let mut lookups = lock();
+        match lookups.get_mut(&self.0) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(lookups.remove(&self.0)),
+        }
     }
+}
+
+fn lock() -> MutexGuard<'static, BTreeMap<String, usize>> {
+    LOOKUPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// All addresses of the server, in the system's order; at least one. An address is not looked up.
@@ -32,8 +50,8 @@ pub(super) async fn addresses(server: &str, port: u16) -> Result<Vec<SocketAddr>
     if let Some(address) = literal(server) {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
-    let Some(running) = Running::start() else {
-        return Err(format!("{MAX_LOOKUPS} names are being resolved; the name servers do not answer"));
+    let Some(running) = Running::start(server) else {
+        return Err("its name is being resolved for several calls; the name servers do not answer".to_owned());
     };
     let (send, result) = oneshot::channel();
     let name = server.to_owned();
@@ -74,5 +92,18 @@ mod tests {
         assert!(local.iter().all(|address| address.ip().is_loopback()), "{local:?}");
         let missing = addresses("does-not-exist.invalid", 1).await.unwrap_err();
         assert!(missing.contains("resolve"), "{missing}");
+    }
+
+    /// Calls for a server whose name is never resolved must not keep the names of others from being resolved.
+    #[test]
+    fn lookups_of_one_name_leave_room_for_others() {
+        let hanging: Vec<Running> =
+            std::iter::from_fn(|| Running::start("dead.example")).take(1000).collect();
+        assert_eq!(hanging.len(), MAX_LOOKUPS_OF_NAME);
+        let other = Running::start("nas.example").unwrap();
+        drop(hanging);
+        assert!(Running::start("dead.example").is_some());
+        drop(other);
+        assert!(!lock().contains_key("nas.example") && !lock().contains_key("dead.example"));
     }
 }

@@ -1,9 +1,12 @@
 //! What is known about each server. Pure.
 
-use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
 
 use crate::mount::Version;
+
+/// How long a server is remembered that nothing uses.
+const REMEMBERED: Duration = Duration::from_secs(900);
 
 /// A server that did not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,12 +28,19 @@ pub enum ServerHealth {
     Unreachable(Unreachable),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ServerState {
     answered: Option<SystemTime>,
     failing: Option<(SystemTime, String)>,
     version: Option<Version>,
     port: Option<u16>,
+    used: Option<SystemTime>,
+}
+
+impl Default for ServerState {
+    fn default() -> Self {
+        Self { answered: None, failing: None, version: None, port: Some(2049), used: None }
+    }
 }
 
 /// State by server.
@@ -54,10 +64,10 @@ impl ServerTable {
         first
     }
 
-    pub(super) fn mounted(&mut self, server: &str, version: Version, now: SystemTime) {
+    pub(super) fn mounted(&mut self, server: &str, version: Option<Version>, now: SystemTime) {
         self.answered(server, now);
-        if let Some(state) = self.0.get_mut(server) {
-            state.version = Some(version);
+        if let (Some(state), Some(_)) = (self.0.get_mut(server), version) {
+            state.version = version;
         }
     }
 
@@ -86,13 +96,23 @@ impl ServerTable {
         .collect()
     }
 
-    /// The port that is used for the server.
-    pub(super) fn port(&self, server: &str) -> u16 {
-        self.0.get(server).and_then(|state| state.port).unwrap_or(2049)
+    /// The TCP port that was last used for the server; `None` if it was another transport.
+    pub(super) fn port(&self, server: &str) -> Option<u16> {
+        self.0.get(server).map_or(Some(2049), |state| state.port)
     }
 
-    pub(super) fn used(&mut self, server: &str, port: u16) {
-        self.0.entry(server.to_owned()).or_default().port = Some(port);
+    /// Records a use of the server, with its TCP port, if it has one.
+    pub(super) fn used(&mut self, server: &str, port: Option<u16>, now: SystemTime) {
+        let state = self.0.entry(server.to_owned()).or_default();
+        state.port = port;
+        state.used = Some(now);
+    }
+
+    /// Forgets servers without a mount that were not used recently: one that was removed, or whose name was mistyped, would
+    /// be reported as unreachable for ever.
+    pub(super) fn forget_unused(&mut self, mounted: &BTreeSet<String>, now: SystemTime) {
+        let recent = |used: SystemTime| now.duration_since(used).map_or(true, |age| age < REMEMBERED);
+        self.0.retain(|server, state| mounted.contains(server) || state.used.is_some_and(recent));
     }
 
     pub(super) fn names(&self) -> Vec<String> {
@@ -118,9 +138,27 @@ mod tests {
         assert!(table.answered("nas", at(20)) && !table.answered("nas", at(21)));
         assert_eq!(table.health("nas"), Some(ServerHealth::Answered(at(21))));
         assert!(table.unreachable().is_empty());
-        table.mounted("nas", Version::V41, at(22));
+        table.mounted("nas", Some(Version::V41), at(22));
+        table.mounted("nas", None, at(23));
         table.failed("nas", "silent", at(30));
         assert_eq!(table.version("nas"), Some(Version::V41));
         assert_eq!((table.names(), table.version("other")), (vec!["nas".to_owned()], None));
+        assert_eq!(table.port("other"), Some(2049));
+        for port in [Some(12049), None] {
+            table.used("nas", port, at(40));
+            assert_eq!(table.port("nas"), port);
+        }
+    }
+
+    #[test]
+    fn server_is_forgotten_when_nothing_uses_it() {
+        let mut table = ServerTable::default();
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        for (server, used) in [("mounted", 0), ("removed", 0), ("recent", 500), ("later", 2000)] {
+            table.used(server, Some(2049), at(used));
+            table.failed(server, "refused", at(used));
+        }
+        table.forget_unused(&BTreeSet::from(["mounted".to_owned()]), at(1000));
+        assert_eq!(table.names(), ["later", "mounted", "recent"]);
     }
 }

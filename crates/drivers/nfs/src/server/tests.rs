@@ -71,7 +71,8 @@ async fn check_returns_the_facts_of_a_mount_and_records_failures() {
     assert_eq!(facts.address, address.ip());
     assert_eq!(facts.client_address, Some(address.ip()));
     assert_eq!(facts.known_version, None);
-    servers.mounted("127.0.0.1", Version::V41);
+    servers.mounted("127.0.0.1", Some(Version::V41));
+    servers.mounted("127.0.0.1", None);
     let facts = servers.check("127.0.0.1", &options(address.port()), PROBE_DEADLINE).await.unwrap();
     assert_eq!(facts.known_version, Some(Version::V41));
 

@@ -1,9 +1,11 @@
 //! Operations of the node service that touch a mount: one per process, in the driver's mount namespace.
 
 use std::fmt;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use wharf_linux::{Error, Filesystems as _, FsUsage, Linux, Mounts as _};
 
@@ -25,6 +27,15 @@ pub enum NodeRequest {
         read_only: bool,
         /// The mode of the volume's root directory, if it must be set.
         permissions: Option<u32>,
+    },
+    /// Sets the mode of the root directory of a volume that is mounted.
+    SetPermissions {
+        /// The mount point.
+        target: PathBuf,
+        /// The mode.
+        mode: u32,
+        /// Whether it is an NFS mount.
+        nfs: bool,
     },
     /// Follows symlinks among the directories of a target, so that it can be compared with the mount table.
     Resolve(PathBuf),
@@ -82,6 +93,8 @@ pub enum NodeResponse {
         /// The server does not know the file handle (ESTALE).
         stale: bool,
     },
+    /// What happened to the mode of the root directory.
+    Permissions(MountPermissions),
     /// The target as in the mount table.
     Resolved(PathBuf),
     /// Done.
@@ -173,6 +186,7 @@ impl NodeRequest {
         let at = |verb: &str, path: &Path| format!("{verb} {}", path.display());
         match self {
             Self::Mount { target, .. } => at("mounting at", target),
+            Self::SetPermissions { target, .. } => at("setting the mode of", target),
             Self::Resolve(path) => at("resolving", path),
             Self::Check(path) => at("checking", path),
             Self::Unmount { target, mode } => format!("unmounting {} ({})", target.display(), mode.as_str()),
@@ -203,10 +217,17 @@ pub(super) fn perform(request: NodeRequest) -> Result<NodeResponse, MountFailure
             };
             let permissions = match permissions {
                 Some(_) if read_only => MountPermissions::SkippedReadOnly,
-                Some(mode) => set_mode(&target, mode)?,
+                Some(mode) => set_mode(&target, mode, matches!(root, Root::Export(_))).inspect_err(|_| {
+                    // A call that fails for good must not leave a mount: kubelet would not unpublish it. If this fails,
+                    // the error of the mode is still the one to report.
+                    let _ = kernel.unmount(&target);
+                })?,
                 None => MountPermissions::AsRequested,
             };
             Ok(NodeResponse::Mounted { version, permissions })
+        }
+        NodeRequest::SetPermissions { target, mode, nfs } => {
+            set_mode(&target, mode, nfs).map(NodeResponse::Permissions)
         }
         NodeRequest::Resolve(path) => {
             kernel.resolve(&path).map(NodeResponse::Resolved).map_err(|error| failed(&error))
@@ -236,13 +257,26 @@ pub(super) fn perform(request: NodeRequest) -> Result<NodeResponse, MountFailure
 
 /// Sets the mode of the volume's root, if it differs. A server that refuses (root_squash, or an export that is read-only) is no
 /// reason to fail: the volume is mounted, and pods may be able to use it.
-fn set_mode(target: &Path, mode: u32) -> Result<MountPermissions, MountFailure> {
+fn set_mode(target: &Path, mode: u32, nfs: bool) -> Result<MountPermissions, MountFailure> {
     let failed_call = |call, error| failed(&Error::call(call, target, error));
-    let current = std::fs::metadata(target).map_err(|error| failed_call("stat", error))?.mode() & 0o7777;
+    // What is compared is what is changed, and never through a symlink.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::open(target, flags, Mode::empty())
+        .map_err(|errno| failed_call("open", std::io::Error::from(errno)))?;
+    if nfs {
+        let found =
+            rustix::fs::fstatfs(&root).map_err(|errno| failed_call("statfs", std::io::Error::from(errno)))?;
+        if found.f_type != rustix::fs::NFS_SUPER_MAGIC {
+            let message = format!("{} was unmounted before its mode could be set", target.display());
+            return Err(MountFailure::unavailable(message));
+        }
+    }
+    let root = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
+    let current = std::fs::metadata(&root).map_err(|error| failed_call("stat", error))?.mode() & 0o7777;
     if current == mode & 0o7777 {
         return Ok(MountPermissions::AsRequested);
     }
-    match std::fs::set_permissions(target, std::fs::Permissions::from_mode(mode)) {
+    match std::fs::set_permissions(&root, std::fs::Permissions::from_mode(mode)) {
         Ok(()) => Ok(MountPermissions::AsRequested),
         Err(error) if matches!(error.raw_os_error(), Some(e::EPERM | e::EACCES)) => {
             Ok(MountPermissions::Refused(error.to_string()))

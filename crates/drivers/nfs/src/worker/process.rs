@@ -16,6 +16,10 @@ use super::SUBCOMMAND;
 /// From this number on, no more workers are started for a server that does not answer.
 pub(super) const MAX_BLOCKED: usize = 4;
 
+/// From this number on, none are started for a server, whatever it answers. One whose file system is frozen answers NULL calls, and would
+/// otherwise get one more blocked worker for each of them.
+const MAX_BLOCKED_EVER: usize = 16;
+
 /// The program of the workers.
 #[derive(Debug, Clone)]
 pub struct WorkerProgram {
@@ -168,9 +172,11 @@ impl Drop for BlockedGuard {
     }
 }
 
-/// Whether another worker may be started: few are blocked, or the server has answered since the last one blocked.
+/// Whether another worker may be started: few are blocked, or the server has answered since the last one blocked and they are
+/// not too many.
 pub(super) fn admits(blocked: usize, last: Option<SystemTime>, answered: Option<SystemTime>) -> bool {
-    blocked < MAX_BLOCKED || matches!((last, answered), (Some(last), Some(answered)) if answered > last)
+    let has_answered = matches!((last, answered), (Some(last), Some(answered)) if answered > last);
+    blocked < MAX_BLOCKED || (has_answered && blocked < MAX_BLOCKED_EVER)
 }
 
 #[cfg(test)]
@@ -188,6 +194,8 @@ mod tests {
             (4, at(5), at(5), false),
             (4, at(5), at(6), true),
             (9, at(7), at(6), false),
+            (15, at(7), at(8), true),
+            (16, at(7), at(8), false),
         ] {
             assert_eq!(admits(blocked, last, answered), admitted, "{blocked} {last:?} {answered:?}");
         }

@@ -16,9 +16,9 @@ use super::exports::Exports;
 use super::jobs::Jobs;
 use super::node_request::{NodeRequest, NodeResponse};
 use super::process::{Blocked, WorkerProgram, admits};
-use super::protocol::{MAX_LINE, decode, encode};
+use super::protocol::{MAX_LINE, Root, decode, encode};
 use super::{Export, ShareClient, WorkerError};
-use crate::mount::{self, ParsedOptions};
+use crate::mount;
 use crate::server::PROBE_DEADLINE;
 use crate::share;
 
@@ -126,8 +126,8 @@ impl Workers {
     ) -> Result<NodeResponse, WorkerError> {
         let _running = self.inner.enter()?;
         let server = server.unwrap_or_default();
-        if !request.is_cleanup() {
-            self.inner.admit(server, 2049)?;
+        if !request.is_cleanup() && !server.is_empty() {
+            self.inner.admit(server)?;
         }
         let subject = request.subject();
         let internal = |error: std::io::Error| WorkerError::Internal(format!("{subject}: {error}"));
@@ -208,7 +208,7 @@ impl Inner {
     }
 
     /// Refuses requests for a server on which too many workers are blocked, and checks in the background whether it answers.
-    pub(super) fn admit(self: &Arc<Self>, server: &str, port: u16) -> Result<(), WorkerError> {
+    pub(super) fn admit(self: &Arc<Self>, server: &str) -> Result<(), WorkerError> {
         let blocked = self.blocked.count(server);
         if admits(blocked, self.blocked.last(server), self.exports.answered(server)) {
             return Ok(());
@@ -218,7 +218,7 @@ impl Inner {
         {
             let (this, server) = (self.clone(), server.to_owned());
             tokio::spawn(async move {
-                servers.answers(&server, port, this.options.probe).await;
+                servers.recheck(&server, this.options.probe).await;
                 lock(&this.probing).remove(&server);
             });
         }
@@ -254,6 +254,10 @@ impl Inner {
         let options = mount::controller_options(&export.options);
         let root =
             self.exports.root(&export.server, &export.share, &options, false, self.options.probe).await?;
+        let plan = match &root {
+            Root::Export(plan) => Some(plan.clone()),
+            Root::Directory(_) => None,
+        };
         let started = self.program.start(kind, &export.server, &self.blocked);
         let mut process =
             started.map_err(|error| WorkerError::Internal(format!("failed to start: {error}")))?;
@@ -270,8 +274,8 @@ impl Inner {
             servers.timed_out(&export.server, "a mount did not finish in time");
         }
         let (input, lines, version) = opened?;
-        if let (Some(version), Some(servers)) = (version, self.exports.servers()) {
-            servers.mounted(&export.server, version);
+        if let (Some(version), Some(plan), Some(servers)) = (version, plan, self.exports.servers()) {
+            servers.mounted(&export.server, plan.negotiated(version));
         }
         Ok((process, input, lines))
     }
@@ -279,11 +283,6 @@ impl Inner {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The port of the export's NFS service, for the NULL call.
-pub(super) fn port_of(export: &Export) -> u16 {
-    ParsedOptions::parse(&export.options).map_or(2049, |options| options.port)
 }
 
 #[async_trait]
@@ -296,7 +295,7 @@ impl ShareClient for Workers {
     ) -> Result<share::Response, WorkerError> {
         let inner = &self.inner;
         let _running = inner.enter()?;
-        inner.admit(&export.server, port_of(export))?;
+        inner.admit(&export.server)?;
         let deadline = Instant::now() + allowed;
         let work = async {
             loop {
@@ -329,7 +328,7 @@ impl ShareClient for Workers {
         stall: Duration,
     ) -> Result<(), WorkerError> {
         let _running = self.inner.enter()?;
-        self.inner.admit(&export.server, port_of(export))?;
+        self.inner.admit(&export.server)?;
         self.inner.jobs.start(self.inner.clone(), export.clone(), key, request, stall);
         Ok(())
     }
@@ -368,7 +367,7 @@ mod tests {
         let cleanup = NodeRequest::RemoveTarget("/nonexistent".into());
         let error = workers.node(Some("127.0.0.1"), cleanup, Duration::from_secs(20)).await.unwrap_err();
         assert!(matches!(error, WorkerError::Lost { .. }), "{error}");
-        assert!(workers.inner.admit("other", 2049).is_ok());
+        assert!(workers.inner.admit("other").is_ok());
 
         std::thread::spawn(move || {
             for stream in listener.incoming() {
