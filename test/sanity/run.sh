@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs csi-sanity against our drivers: the local driver on three file systems, with and without attach; the DigitalOcean driver
-# against the fake API with real devices; the NFS driver on a directory instead of an export; the SDK's example; and the driver template. A run passes if no test fails, if the
-# skipped tests are exactly those that skipped/ lists with a reason, and if no loop device, mount or pool file is left.
+# against the fake API with real devices; the NFS driver on a directory instead of an export; the SDK's example; and the driver
+# template. A run passes if no test fails, if the skipped tests are exactly those that skipped/ lists with a reason, and if no
+# loop device, mount or pool file is left.
 #
 #   run.sh             all runs
 #   run.sh local-xfs   the runs whose name starts with local-xfs

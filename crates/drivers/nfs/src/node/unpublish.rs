@@ -94,9 +94,7 @@ impl NodeMounts {
 
     async fn server_answers(&self, server: Option<&SourceServer>) -> bool {
         match (server, self.workers.exports().servers()) {
-            (Some(server), Some(servers)) => {
-                servers.mount_answers(server, self.options.probe_timeout).await
-            }
+            (Some(server), Some(servers)) => servers.mount_answers(server, self.options.probe_timeout).await,
             _ => true,
         }
     }

@@ -61,15 +61,17 @@ impl Share {
             Request::CreateVolume(request) => {
                 Response::CreateVolume(trusted().and_then(|()| self.create_volume(&request)))
             }
-            Request::DeleteVolume(request) => {
-                Response::DeleteVolume(self.with_reserve(|| trusted().and_then(|()| self.delete_volume(&request))))
-            }
+            Request::DeleteVolume(request) => Response::DeleteVolume(
+                self.with_reserve(|| trusted().and_then(|()| self.delete_volume(&request))),
+            ),
             Request::GetVolume(request) => Response::GetVolume(self.get_volume(&request)),
             Request::ExpandVolume(request) => {
                 Response::ExpandVolume(trusted().and_then(|()| self.expand_volume(&request)))
             }
             Request::Capacity => Response::Capacity(self.capacity()),
-            Request::Recover => Response::Recover(self.with_reserve(|| trusted().and_then(|()| self.recover()))),
+            Request::Recover => {
+                Response::Recover(self.with_reserve(|| trusted().and_then(|()| self.recover())))
+            }
             Request::PurgeTrash(request) => {
                 Response::PurgeTrash(trusted().and_then(|()| self.purge_trash(&request)))
             }
@@ -77,11 +79,9 @@ impl Share {
             Request::CreateSnapshot(request) => {
                 Response::CreateSnapshot(trusted().and_then(|()| self.create_snapshot(&request)))
             }
-            Request::DeleteSnapshot(request) => {
-                Response::DeleteSnapshot(
-                    self.with_reserve(|| trusted().and_then(|()| self.delete_snapshot(&request.handle))),
-                )
-            }
+            Request::DeleteSnapshot(request) => Response::DeleteSnapshot(
+                self.with_reserve(|| trusted().and_then(|()| self.delete_snapshot(&request.handle))),
+            ),
             Request::GetSnapshot(request) => {
                 Response::GetSnapshot(trusted().and_then(|()| self.get_snapshot(&request.handle)))
             }
