@@ -355,6 +355,8 @@ mod tests {
         let workers = Workers::new(WorkerProgram::new("/bin/false", &[]), exports, options);
         let export = Export::new("127.0.0.1", "/x", &[format!("port={},vers=4.2", address.port())]);
         let call = || workers.call(&export, share::Request::Capacity, Duration::from_secs(20));
+        let unreachable = call().await.unwrap_err();
+        assert!(matches!(unreachable, WorkerError::Unreachable { .. }), "{unreachable}");
         let guards: Vec<_> = (0..4).map(|_| workers.inner.blocked.add("127.0.0.1")).collect();
         for _ in 0..3 {
             let started = Instant::now();
