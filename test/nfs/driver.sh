@@ -139,8 +139,15 @@ plant_canaries() {
 canaries_live() { canaries | diff /run/canaries -; }
 # The share contains no volume, staging directory, trash or job any more.
 share_is_clean() {
-  (cd "/srv$1" && find . -mindepth 1 -maxdepth 1 ! -name .wharf ! -name 'canary*' -printf 'left: %p\n'
-    for part in volumes staging trash snapshots jobs; do [ ! -d ".wharf/$part" ] || find ".wharf/$part" -mindepth 1 -printf 'left: %p\n'; done) |
-    head -n 20 >/run/left
+  (
+    cd "/srv$1"
+    find . -mindepth 1 -maxdepth 1 ! -name .wharf ! -name 'canary*' -printf 'left: %p\n'
+    cd .wharf 2>/dev/null || exit 0
+    # A deleted object leaves a record without content until the grace period ends.
+    for part in volumes snapshots jobs; do
+      [ ! -d "$part" ] || find "$part" -name '*.json' -exec grep -LE '"record": *null' {} + | sed 's/^/left: /'
+    done
+    for part in staging content trash; do [ ! -d "$part" ] || find "$part" -mindepth 1 -printf 'left: %p\n'; done
+  ) | head -n 20 >/run/left
   [ ! -s /run/left ] || { cat /run/left && false; }
 }
