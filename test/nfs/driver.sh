@@ -141,11 +141,11 @@ canaries_live() { canaries | diff /run/canaries -; }
 share_is_clean() {
   (
     cd "/srv$1"
-    find . -mindepth 1 -maxdepth 1 ! -name .wharf ! -name 'canary*' -printf 'left: %p\n'
+    find . -mindepth 1 -maxdepth 1 ! -name .wharf ! -name lost+found ! -name 'canary*' -printf 'left: %p\n'
     cd .wharf 2>/dev/null || exit 0
     # A deleted object leaves a record without content until the grace period ends.
     for part in volumes snapshots jobs; do
-      [ ! -d "$part" ] || find "$part" -name '*.json' -exec grep -LE '"record": *null' {} + | sed 's/^/left: /'
+      [ ! -d "$part" ] || find "$part" -name '*.json' -exec grep -LZE '"record": *null' {} + | xargs -0r head -v -c 1000
     done
     for part in staging content trash; do [ ! -d "$part" ] || find "$part" -mindepth 1 -printf 'left: %p\n'; done
   ) | head -n 20 >/run/left
