@@ -9,7 +9,7 @@ kube() { within 60 "$KUBECTL" --kubeconfig "$RUN/kubeconfig" --request-timeout 5
 field() { same "$(kube get "$1" -o "jsonpath={$2}")" "$3"; }
 absent() { [ -z "$(kube get "$@" -o name --ignore-not-found)" ]; }
 # cluster SECONDS COMMAND
-cluster() { within "$1" env RUN="$RUN" NODES="${NODES[*]}" XDG_CACHE_HOME="$CACHE_HOME" "$HERE/../cluster/cluster.sh" "$2"; }
+cluster() { within "$1" env STEP_TIMEOUT=600 RUN="$RUN" NODES="${NODES[*]}" XDG_CACHE_HOME="$CACHE_HOME" "$HERE/../cluster/cluster.sh" "$2"; }
 
 # sidecar NAME ARGUMENT...
 declare -A sidecar_pid=()
