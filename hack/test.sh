@@ -15,7 +15,7 @@
 #   cluster       the cargo tests marked `ignored` in modules named `cluster`, on a real Kubernetes
 #   three-ways    our sidecars through the same scenarios on three API servers: embedded in the process, embedded over HTTPS,
 #                 and a real kube-apiserver
-#   leaks         random claims, snapshots and groups on a real API server while processes are killed at random: ten minutes
+#   leaks         random claims, snapshots and groups on a real API server while processes are killed at random: three minutes
 #   soak          the other cargo tests marked `ignored`, and `leaks` for an hour
 #   dist          the panic tests with a binary built with the profile dist
 #   fuzz          every parser of untrusted or persisted input, FUZZ_SECONDS each
@@ -78,7 +78,7 @@ kubectl() {
 leaks() {
   "$ROOT/hack/tools.sh" kubernetes &&
     programs_up &&
-    SOAK_SECONDS=${SOAK_SECONDS:-600} cargo test --workspace --test leaks -- --ignored --nocapture
+    SOAK_SECONDS=${SOAK_SECONDS:-180} cargo test --workspace --test leaks -- --ignored --nocapture
 }
 
 # Skips tests that have their own tier, helper processes that other tests start and kill, and tests that only print figures.
