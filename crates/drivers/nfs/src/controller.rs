@@ -9,11 +9,9 @@ mod claims;
 mod errors;
 mod health;
 mod plan;
-#[cfg(test)]
-mod snapshot_tests;
 mod snapshots;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 mod volumes;
 
 use std::collections::BTreeMap;

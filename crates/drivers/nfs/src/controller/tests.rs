@@ -23,26 +23,26 @@ use crate::share::{Request, Response, Share, ShareEnvironment};
 use crate::worker::{Export, ShareClient, WorkerError};
 
 /// Serves `server:/share` from `<dir>/<server>/<share>`, in this process.
-pub(crate) struct Directories {
+struct Directories {
     dir: tempfile::TempDir,
     calls: Mutex<Vec<(Export, Request)>>,
     jobs_ignored: AtomicBool,
 }
 
 impl Directories {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         std::fs::create_dir_all(dir.path().join("srv/share")).unwrap();
         std::fs::write(dir.path().join("srv/canary"), "alive").unwrap();
         Self { dir, calls: Mutex::default(), jobs_ignored: AtomicBool::new(false) }
     }
 
-    pub(crate) fn at(&self, path: &str) -> PathBuf {
+    fn at(&self, path: &str) -> PathBuf {
         self.dir.path().join("srv/share").join(path)
     }
 
     /// Jobs are accepted from now on, but never run.
-    pub(crate) fn ignore_jobs(&self) {
+    fn ignore_jobs(&self) {
         self.jobs_ignored.store(true, Ordering::Relaxed);
     }
 
@@ -95,11 +95,11 @@ fn controller(default_on_delete: OnDelete) -> (Arc<Directories>, Controller) {
     (directories.clone(), Controller::new(directories, Some(Arc::new(OneClaim)), options))
 }
 
-pub(super) fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-pub(super) fn requested(name: &str, pairs: &[(&str, &str)]) -> NewVolume {
+fn requested(name: &str, pairs: &[(&str, &str)]) -> NewVolume {
     let mut parameters = map(&[("server", "srv"), ("share", "/share")]);
     parameters.extend(map(pairs));
     NewVolume::new(name, vec![Capability::mount("", AccessMode::MultiNodeMultiWriter)])
