@@ -94,6 +94,20 @@ pub fn resolve(sub_dir: &str, values: &TemplateValues) -> Result<String, Templat
     Ok(resolved)
 }
 
+/// Replaces the templates of a volume that exists. csi-driver-nfs left what it could not replace, so the volume's directory then
+/// has the template's text as its name.
+pub fn resolve_existing(sub_dir: &str, values: &TemplateValues) -> Result<String, TemplateError> {
+    match resolve(sub_dir, values) {
+        Err(
+            TemplateError::Open(_)
+            | TemplateError::Unknown(_)
+            | TemplateError::NoMetadata(_)
+            | TemplateError::NoClaim(_),
+        ) => Ok(sub_dir.to_owned()),
+        resolved => resolved,
+    }
+}
+
 enum Part<'a> {
     Text(&'a str),
     Template(&'a str),
