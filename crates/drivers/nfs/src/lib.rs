@@ -14,6 +14,8 @@ pub mod node;
 pub mod options;
 pub mod parameters;
 pub mod path;
+#[cfg(test)]
+mod properties;
 pub mod server;
 pub mod share;
 pub mod template;

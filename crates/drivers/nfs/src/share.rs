@@ -39,4 +39,4 @@ pub use message::{
 pub use root::{Share, ShareEnvironment};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,6 +1,8 @@
 //! `wharf driver nfs`: takes csi-driver-nfs' flags and runs the driver until a stop signal.
 
-use std::net::SocketAddr;
+mod objects;
+
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use wharf_driver_nfs::server::Servers;
 use wharf_driver_nfs::worker::{Exports, WorkerOptions, WorkerProgram};
 
 use crate::signal::stop_signal;
+use objects::ApiObjects;
 
 const EXPLANATION: &str = "\
 A volume is a directory on an export of an NFS server. The StorageClass names the server and the export:
@@ -87,6 +90,19 @@ pub(super) struct Args {
     /// Listen address of /metrics and /healthz, such as 127.0.0.1:9808 [default: not served]
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<SocketAddr>,
+    /// Kubeconfig file for labels and annotations in subDir, and for mount options of volumes that are deleted after a restart
+    /// [default: KUBECONFIG, else the pod's service account]
+    #[arg(long, value_name = "FILE", env = "KUBECONFIG", hide_env = true)]
+    kubeconfig: Option<PathBuf>,
+    /// Run in the network of a pod. Only for a driver that serves no node: mounts hang when the pod that made them is replaced
+    #[arg(long)]
+    allow_pod_network: bool,
+    /// Addresses of the pod, from its status
+    #[arg(long, value_name = "ADDRESSES", env = "POD_IP", default_value = "", hide = true)]
+    pod_ip: String,
+    /// Addresses of the node, from the pod's status
+    #[arg(long, value_name = "ADDRESSES", env = "HOST_IP", default_value = "", hide = true)]
+    host_ip: String,
     /// Ignored; accepted for existing manifests. Names of archives are unique
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     remove_archived_volume_path: Option<bool>,
@@ -123,6 +139,9 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     for (flag, _, reason) in ignored.into_iter().filter(|(_, given, _)| *given) {
         tracing::warn!("{flag} is ignored: {reason}");
     }
+    if !args.allow_pod_network {
+        check_network(&args.pod_ip, &args.host_ip)?;
+    }
     let stop = stop_signal()?;
     let node_id = node_id(args.nodeid)?;
     let config = Config {
@@ -145,9 +164,27 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
             stats_timeout: Duration::from_secs(args.stats_timeout),
             ..NodeOptions::default()
         },
+        objects: Some(Arc::new(ApiObjects::new(args.kubeconfig))),
     };
     let options = ServeOptions { metrics_listen: args.metrics_listen };
     Ok(wharf_driver_nfs::driver(config)?.serve(&args.endpoint, options, stop).await?)
+}
+
+/// Refuses to run with another network than the node's: a mount belongs to the network of the process that made it, so all volumes of
+/// the node would hang when the pod is replaced. Addresses that are not known, or of different families, prove nothing.
+fn check_network(pod: &str, host: &str) -> anyhow::Result<()> {
+    let addresses = |text: &str| -> Vec<IpAddr> {
+        text.split(',').filter_map(|address| address.trim().parse().ok()).collect()
+    };
+    let (pods, hosts) = (addresses(pod), addresses(host));
+    let comparable = pods.iter().any(|pod| hosts.iter().any(|host| pod.is_ipv4() == host.is_ipv4()));
+    if comparable && !pods.iter().any(|address| hosts.contains(address)) {
+        bail!(
+            "the pod has its own network ({pod}; the node has {host}), and its mounts would hang when the pod is replaced: set \
+             hostNetwork: true, or --allow-pod-network for a controller without a node service"
+        );
+    }
+    Ok(())
 }
 
 /// csi-driver-nfs accepts an empty node ID; Kubernetes does not accept it from a driver.
@@ -223,6 +260,28 @@ mod tests {
         assert!(parse_endpoint("tcp://127.0.0.1:9000").is_err() && parse_endpoint("unix://").is_err());
         let minute = Duration::from_secs(60);
         assert_eq!([cache_time(-1), cache_time(0), cache_time(3)], [10 * minute, 10 * minute, 3 * minute]);
+    }
+
+    // B27
+    #[test]
+    fn network_of_a_pod_is_refused() {
+        for (pod, host, ok) in [
+            ("10.0.0.5", "10.0.0.5", true),
+            ("10.244.1.7", "10.0.0.5", false),
+            ("", "", true),
+            ("", "10.0.0.5", true),
+            ("10.0.0.5", "", true),
+            ("fd00::5", "10.0.0.5", true),
+            ("fd00::5,10.0.0.5", "10.0.0.5", true),
+            ("fd00::7,10.244.1.7", "10.0.0.5", false),
+            ("FD00:0::5", "fd00::5", true),
+        ] {
+            let checked = check_network(pod, host);
+            assert_eq!(checked.is_ok(), ok, "{pod} on {host}");
+            if let Err(error) = checked {
+                assert!(error.to_string().contains("hostNetwork: true"), "{error}");
+            }
+        }
     }
 
     /// The arguments of csi-driver-nfs' own manifests.

@@ -18,7 +18,7 @@ impl Health for Controller {
         let Ok(location) = VolumeHandle::parse(&request.id).and_then(|handle| handle.location()) else {
             return Ok(None);
         };
-        let export = self.export(&location, &request.secrets).map_err(BackendError::Internal)?;
+        let export = self.export(&location, &request.secrets).await.map_err(BackendError::Internal)?;
         match self.find(&export, &request.id, Some(location.path)).await {
             Ok(found) => Ok(found.as_ref().map(issues)),
             Err(BackendError::Unavailable(message)) => Ok(Some(vec![HealthIssue {

@@ -8,5 +8,5 @@ mod interleaved;
 mod races;
 mod snapshot_crashes;
 mod snapshots;
-mod support;
+pub(crate) mod support;
 mod volumes;
