@@ -20,6 +20,7 @@ mod job;
 mod job_copy;
 mod job_recover;
 mod message;
+mod quota;
 pub mod record;
 mod recover;
 mod reserve;

@@ -1,7 +1,8 @@
 //! `wharf driver nfs`: takes csi-driver-nfs' flags and runs the driver until a stop signal.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use anyhow::{Context as _, bail};
 use wharf_csi::Endpoint;
 use wharf_driver::ServeOptions;
 use wharf_driver_nfs::Config;
+use wharf_driver_nfs::agent::{AgentAccess, TlsFiles};
 use wharf_driver_nfs::controller::ControllerOptions;
 use wharf_driver_nfs::node::{InlineVolumes, NodeOptions};
 use wharf_driver_nfs::parameters::OnDelete;
@@ -84,6 +86,24 @@ pub(super) struct Args {
     /// Deadline of statistics and health checks of a volume in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     stats_timeout: u64,
+    /// The agent (`wharf nfs-server`) of a server, as SERVER=https://HOST[:PORT]; can be repeated. SERVER is the name in
+    /// StorageClasses. The controller then limits volumes to their size
+    #[arg(
+        long,
+        value_name = "SERVER=URL",
+        value_delimiter = ',',
+        requires_all = ["agent_ca", "agent_cert", "agent_key"]
+    )]
+    server_agent: Vec<String>,
+    /// Authority of the agents' certificates, in PEM
+    #[arg(long, value_name = "FILE")]
+    agent_ca: Option<PathBuf>,
+    /// Certificate of this driver for agents, in PEM
+    #[arg(long, value_name = "FILE")]
+    agent_cert: Option<PathBuf>,
+    /// Private key of --agent-cert, in PEM
+    #[arg(long, value_name = "FILE")]
+    agent_key: Option<PathBuf>,
     /// Listen address of /metrics and /healthz, such as 127.0.0.1:9808 [default: not served]
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<SocketAddr>,
@@ -125,12 +145,18 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     }
     let stop = stop_signal()?;
     let node_id = node_id(args.nodeid)?;
+    let agents = match (args.agent_ca, args.agent_cert, args.agent_key) {
+        (Some(ca), Some(cert), Some(key)) => {
+            agents(&args.server_agent, &TlsFiles { ca, cert, key }, &args.working_mount_dir)?
+        }
+        _ => BTreeMap::new(),
+    };
     let config = Config {
         driver_name: args.drivername,
         node_id,
         exports: Exports::Servers(Arc::new(Servers::default())),
         program: WorkerProgram::default(),
-        workers: WorkerOptions { mount_dir: args.working_mount_dir, ..WorkerOptions::default() },
+        workers: WorkerOptions { mount_dir: args.working_mount_dir, agents, ..WorkerOptions::default() },
         controller: ControllerOptions {
             default_on_delete: args.default_ondelete_policy,
             ..ControllerOptions::default()
@@ -148,6 +174,34 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     };
     let options = ServeOptions { metrics_listen: args.metrics_listen };
     Ok(wharf_driver_nfs::driver(config)?.serve(&args.endpoint, options, stop).await?)
+}
+
+/// The agents by server. A typing error in a path is found here, not at the first volume.
+fn agents(
+    flags: &[String],
+    tls: &TlsFiles,
+    mount_dir: &Path,
+) -> anyhow::Result<BTreeMap<String, AgentAccess>> {
+    for file in [&tls.ca, &tls.cert, &tls.key] {
+        if file.starts_with(mount_dir) {
+            bail!(
+                "{} is in --working-mount-dir {}, over which workers mount: move it",
+                file.display(),
+                mount_dir.display()
+            );
+        }
+    }
+    tls.client().context("certificates for --server-agent")?;
+    let mut agents = BTreeMap::new();
+    for flag in flags {
+        let (server, url) = flag.split_once('=').with_context(|| format!("use SERVER=URL, not {flag:?}"))?;
+        let server = server.trim_start_matches('[').trim_end_matches(']');
+        let access = AgentAccess::parse(url, tls.clone()).map_err(anyhow::Error::msg)?;
+        if server.is_empty() || agents.insert(server.to_owned(), access).is_some() {
+            bail!("--server-agent {flag:?}: name each server once");
+        }
+    }
+    Ok(agents)
 }
 
 /// csi-driver-nfs accepts an empty node ID; Kubernetes does not accept it from a driver.

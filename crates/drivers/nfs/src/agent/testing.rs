@@ -23,6 +23,14 @@ impl FakeQuotas {
         Self { state: Mutex::new(state), projects: Mutex::default(), limits: Mutex::default() }
     }
 
+    /// The limit of a directory; 0 is none.
+    pub(crate) fn limit_of(&self, directory: &Path) -> u64 {
+        use std::os::unix::fs::MetadataExt as _;
+        let inode = std::fs::metadata(directory).unwrap().ino();
+        let project = self.projects.lock().unwrap().get(&inode).copied();
+        project.map_or(0, |project| self.usage_of(project.id).limit)
+    }
+
     fn usage_of(&self, id: u32) -> ProjectUsage {
         let inodes = self.projects.lock().unwrap().values().filter(|project| project.id == id).count() as u64;
         let limit = self.limits.lock().unwrap().get(&id).copied().unwrap_or(0);
