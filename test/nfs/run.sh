@@ -2,7 +2,7 @@
 # Tests the NFS driver against a kernel NFS server, in one boot of the virtual machine.
 #
 #   run.sh            the parts that every change must pass
-#   run.sh PART...    facts, sanity, lives, faults, kills, takeover, measure; `all` is everything but the last
+#   run.sh PART...    facts, sanity, lives, quota, faults, kills, takeover, measure; `all` is everything but the last
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../../hack/lib.sh"
@@ -12,7 +12,7 @@ programs_up
 work_up
 parts=("$@")
 [ "$#" -gt 0 ] || parts=(sanity lives takeover)
-[ "${parts[0]}" != all ] || parts=(facts sanity lives faults kills takeover)
+[ "${parts[0]}" != all ] || parts=(facts sanity lives quota faults kills takeover)
 # Debug information is most of the binary, and the guest reads it through 9p.
 strip --strip-debug -o "$WORK/wharf" "$TARGET/debug/wharf"
 timeout 2400 "$ROOT/test/vm/vm.sh" env KILLS="${KILLS:-}" SEED="${SEED:-}" SANITY_FOCUS="${SANITY_FOCUS:-}" \
