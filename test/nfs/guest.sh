@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs in the virtual machine (see test/vm/vm.sh): starts an NFS server and runs the named parts against it.
 #
-#   guest.sh WHARF CSI-SANITY PART...   WHARF is the binary to test. Parts: facts, sanity, lives, quota, faults, kills, takeover
+#   guest.sh WHARF CSI-SANITY PART...   WHARF is the binary to test. The parts are listed in run.sh
 set -euo pipefail
 HERE=$(dirname "$0")
 WHARF=$1

@@ -7,10 +7,6 @@ kubectl() { within 60 nsenter --net=/run/netns/node-a "$KUBECTL" --kubeconfig /r
 phase() { [ "$(kubectl get "$1" -o 'jsonpath={.status.phase}')" = "$2" ]; }
 
 up() {
-  [ -x "${KUBECTL:-}" ] || {
-    echo "skipped: no kubectl"
-    return 0
-  }
   plant_canaries
   nsenter --net=/run/netns/node-a "$WHARF" up --data-dir /run/wharf-up --node-name node-a --no-local --nfs "$NFS_SERVER:/xfs" \
     </dev/null >/run/up.log 2>&1 &

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::create::{ATTEMPTS, contended};
 use super::error::During as _;
-use super::files::{Entry, EntryKind};
+use super::files::{Entry, EntryKind, is_beneath_other_type};
 use super::record::{DirectoryIdentity, DirectoryRecord, DirectoryState, DirectoryUse, Origin, VolumeRecord};
 use super::root::own;
 use super::store::{Slot, Swap};
@@ -314,9 +314,14 @@ impl Share {
     pub(super) fn remove_parents(&self, path: &SharePath) -> Result<(), ShareError> {
         for parent in path.parents().into_iter().rev() {
             let slot = self.read_record::<DirectoryRecord>(parent.as_str())?;
-            if slot.record.is_none() && self.stat(parent.as_path())?.is_none() {
-                // Removed by an attempt that stopped before the next one.
-                continue;
+            if slot.record.is_none() {
+                match self.files.stat(parent.as_path()) {
+                    // Removed by an attempt that stopped before the next one.
+                    Ok(None) => continue,
+                    // A create that failed because of such a path must be undone all the same.
+                    Err(error) if is_beneath_other_type(&error) => return Ok(()),
+                    found => found.during("read", parent.as_str())?,
+                };
             }
             let Some(DirectoryRecord {
                 usage: DirectoryUse::Parent,
@@ -347,7 +352,12 @@ impl Share {
 
     /// Compares what is at a path with a recorded identity.
     pub(super) fn compare(&self, path: &Path, identity: &DirectoryIdentity) -> Result<Found, ShareError> {
-        let Some(entry) = self.stat(path)? else { return Ok(Found::Missing) };
+        let entry = match self.files.stat(path) {
+            Ok(None) => return Ok(Found::Missing),
+            Ok(Some(entry)) => entry,
+            Err(error) if is_beneath_other_type(&error) => return Ok(Found::Other),
+            Err(error) => return Err(error).during("read", &path.display().to_string()),
+        };
         if entry.kind != EntryKind::Directory || entry.file_id != identity.file_id {
             return Ok(Found::Other);
         }

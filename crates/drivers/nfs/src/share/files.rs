@@ -330,6 +330,11 @@ pub(crate) fn none_if_missing<T>(result: io::Result<T>) -> io::Result<Option<T>>
     }
 }
 
+/// Whether a path failed because one of its parents is a symlink or a file: nothing of the share is there.
+pub(super) fn is_beneath_other_type(error: &io::Error) -> bool {
+    [Errno::LOOP, Errno::NOTDIR].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
 /// Rejects everything but plain relative paths. The kernel would reject most of them too, but calls on a parent and a
 /// name never pass it the whole path.
 fn check(path: &Path) -> io::Result<()> {
