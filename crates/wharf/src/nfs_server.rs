@@ -13,7 +13,8 @@ use crate::signal::stop_signal;
 const EXPLANATION: &str = "\
 An NFS client cannot set quotas. This agent can: run it as root on the machine whose kernel exports the directories, beside the NFS \
 server. Then the NFS driver limits each new volume to its size, expansion raises the limit, and the capacity that the driver reports \
-leaves out what is promised to volumes. Without the agent, a volume can grow until the share is full.
+leaves out what is promised to volumes. Without the agent, a volume can grow until the share is full. Snapshots and clones are copied \
+by the agent, on the file system itself.
 
 The file system of an export must enforce project quotas, and the kernel must be Linux 5.14 or newer:
   xfs    mount -o prjquota …
@@ -24,7 +25,7 @@ or run pods as another user there.
 --export is the directory that the parameter `share` of a StorageClass leads to, as this machine sees it.
 
 Agent and driver authenticate each other with certificates. Use an authority only for this purpose: whoever has a certificate of \
---client-ca can set limits on the directories of volumes. The files are read for each connection, so they can be renewed at \
+--client-ca can limit and copy the directories of volumes. The files are read for each connection, so they can be renewed at \
 any time. docs/driver-nfs.md shows how to create them.
 
 Example:
@@ -37,7 +38,7 @@ and for the controller of the NFS driver:
 Check it from a machine with the driver's certificate:
   curl --cacert ca.pem --cert driver.pem --key driver.key https://nas.example.com:9820/v1/exports";
 
-/// Set quotas for the NFS driver, on the machine that exports the directories
+/// Enforce sizes and make copies for the NFS driver, on the machine that exports the directories
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXPLANATION)]
 pub(crate) struct NfsServerArgs {

@@ -1,4 +1,5 @@
-//! The agent beside the NFS server: `wharf nfs-server`. An NFS client cannot set quotas, so a program on the server does.
+//! The agent beside the NFS server: `wharf nfs-server`. An NFS client cannot set quotas, and copies through the network; a
+//! program on the server does both on the file system itself.
 //!
 //! [`Agent`] serves [`Call`]s for the exports of its machine: limits on the directories of volumes (project quotas of xfs and
 //! ext4), what these limits leave of the capacity, and copies of directory trees on the file system itself. [`serve`] offers
@@ -8,6 +9,7 @@
 //! the wrong agent, or that means another directory, is refused. The rules are in [`rules`].
 
 mod client;
+mod copies;
 mod exports;
 mod message;
 mod quota;
@@ -22,7 +24,8 @@ mod tls;
 pub use client::{AgentAccess, AgentClient, ServerAgent};
 pub use exports::Agent;
 pub use message::{
-    AgentError, AgentErrorKind, Answer, Call, ExportInfo, Operation, QuotaInfo, QuotaSupport, Tree, TreeId,
+    AgentError, AgentErrorKind, Answer, Call, CopyStatus, ExportInfo, Operation, QuotaInfo, QuotaSupport,
+    Tree, TreeId,
 };
 pub use quota::{LinuxQuotas, Quotas};
 pub use server::{ServeAgentOptions, serve};

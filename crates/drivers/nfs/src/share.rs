@@ -10,6 +10,7 @@
 //! Start at [`Share::handle`].
 
 mod adopt;
+mod agent_copy;
 mod create;
 mod delete;
 mod directory;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use wharf_linux::{ProjectQuotaState, ProjectUsage};
 
+use super::copies::Copies;
 use super::message::{
     AgentError, AgentErrorKind, Answer, Call, ExportInfo, Operation, QuotaInfo, QuotaSupport, Tree,
 };
@@ -26,6 +27,7 @@ pub struct Agent {
     quotas: Arc<dyn Quotas>,
     /// Held while a project is assigned or a limit removed: both decide by what is in use.
     projects: Mutex<()>,
+    copies: Copies,
 }
 
 /// An export that is open for one call.
@@ -38,7 +40,7 @@ struct OpenExport {
 impl Agent {
     /// An agent for these directories: each is the root of a share.
     pub fn new(exports: Vec<PathBuf>, quotas: Arc<dyn Quotas>) -> Self {
-        Self { exports, quotas, projects: Mutex::default() }
+        Self { exports, quotas, projects: Mutex::default(), copies: Copies::default() }
     }
 
     /// Serves one call.
@@ -50,6 +52,19 @@ impl Agent {
             }
             Operation::GetUsage { tree, file_id } => self.usage(&export, tree, *file_id).map(Answer::Quota),
             Operation::Capacity => self.capacity(&export),
+            Operation::Copy { from, from_file_id, to, to_file_id } => {
+                let key = (call.share.clone(), String::from(to.clone()));
+                let status = self.copies.status(key, || {
+                    let target = Tree::Staging(to.clone()).path();
+                    let opened = (
+                        directory(&export, &from.path(), *from_file_id)?,
+                        directory(&export, &target, *to_file_id)?,
+                    );
+                    require_empty(&export, &target)?;
+                    Ok(opened)
+                });
+                status.map(Answer::Copy)
+            }
         }
     }
 
@@ -211,16 +226,7 @@ impl Agent {
                 return Err(AgentError::new(AgentErrorKind::Unsupported, message));
             }
         }
-        let directory = match export.files.open_dir(path) {
-            // What the kernel answers for a path that does not exist, or that has a symlink, a file or a mount in it.
-            Err(error) => return Err(refused(path, &format!("it cannot be opened: {error}"))),
-            Ok(directory) => directory,
-        };
-        let found = rustix::fs::fstat(&directory).map_err(|errno| fail("read", errno.into()))?.st_ino;
-        match found == file_id {
-            true => Ok(directory),
-            false => Err(refused(path, &format!("its file ID is {found}, not {file_id}"))),
-        }
+        directory(export, path, file_id)
     }
 
     fn unused_project(&self, export: &OpenExport, file_id: u64) -> Result<u32, AgentError> {
@@ -248,6 +254,28 @@ impl Agent {
         };
         let available = rules::unpromised(capacity.available, promised);
         Ok(Answer::Capacity { total: capacity.total, available })
+    }
+}
+
+/// Opens a directory, if it is the one that the caller means.
+fn directory(export: &OpenExport, path: &Path, file_id: u64) -> Result<OwnedFd, AgentError> {
+    let directory = match export.files.open_dir(path) {
+        // What the kernel answers for a path that does not exist, or that has a symlink, a file or a mount in it.
+        Err(error) => return Err(refused(path, &format!("it cannot be opened: {error}"))),
+        Ok(directory) => directory,
+    };
+    let found = rustix::fs::fstat(&directory).map_err(|errno| failed("read", path, &errno.into()))?.st_ino;
+    match found == file_id {
+        true => Ok(directory),
+        false => Err(refused(path, &format!("its file ID is {found}, not {file_id}"))),
+    }
+}
+
+fn require_empty(export: &OpenExport, path: &Path) -> Result<(), AgentError> {
+    let names = export.files.list(path).map_err(|error| failed("list", path, &error))?;
+    match names.is_some_and(|names| names.is_empty()) {
+        true => Ok(()),
+        false => Err(refused(path, "it is not empty")),
     }
 }
 

@@ -1,10 +1,11 @@
 //! The protocol: JSON over HTTPS. `POST /v1/call` takes a [`Call`] and returns an [`Answer`], or an [`AgentError`] with another
 //! status than 200. `GET /v1/exports` returns a list of [`ExportInfo`], for operators.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::copy::{CopyReport, Progress};
 use crate::path::{RECORDS, SharePath};
 
 /// A request for one share.
@@ -39,6 +40,17 @@ pub enum Operation {
     },
     /// Reads how much can still be promised to new volumes.
     Capacity,
+    /// Copies a directory, or reads how far the copy is. Ask at least every 60 s, or the copy is stopped.
+    Copy {
+        /// What to copy.
+        from: Tree,
+        /// Its file ID.
+        from_file_id: u64,
+        /// The staging directory of the copy, which exists and is empty.
+        to: TreeId,
+        /// Its file ID.
+        to_file_id: u64,
+    },
 }
 
 /// The result of an [`Operation`].
@@ -54,6 +66,18 @@ pub enum Answer {
         /// Free bytes that no limit promises to a volume.
         available: u64,
     },
+    /// Of [`Operation::Copy`]. The error of a failed copy is that of the call.
+    Copy(CopyStatus),
+}
+
+/// How far a copy is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CopyStatus {
+    /// It runs, or waits for others to end.
+    Running(Progress),
+    /// It is complete and on stable storage.
+    Done(CopyReport),
 }
 
 /// The limit of a directory.
@@ -74,6 +98,8 @@ pub enum Tree {
     Volume(SharePath),
     /// A directory that is being filled.
     Staging(TreeId),
+    /// The content of a snapshot.
+    Content(TreeId),
 }
 
 impl Tree {
@@ -82,6 +108,18 @@ impl Tree {
         match self {
             Self::Volume(path) => path.as_path().to_owned(),
             Self::Staging(id) => [RECORDS, "staging", &id.0, "data"].iter().collect(),
+            Self::Content(id) => [RECORDS, "content", &id.0, "data"].iter().collect(),
+        }
+    }
+
+    /// The inverse of [`Self::path`]; `None` for a path that no driver may name.
+    pub fn of(path: &Path) -> Option<Self> {
+        let parts: Option<Vec<&str>> = path.iter().map(|part| part.to_str()).collect();
+        let id = |id: &str| TreeId::try_from(id.to_owned()).ok();
+        match parts?.as_slice() {
+            [RECORDS, "staging", staging, "data"] => id(staging).map(Self::Staging),
+            [RECORDS, "content", content, "data"] => id(content).map(Self::Content),
+            _ => SharePath::new(path.to_str()?).ok().map(Self::Volume),
         }
     }
 }
@@ -146,6 +184,8 @@ pub enum AgentErrorKind {
     Refused,
     /// The file system cannot do it.
     Unsupported,
+    /// The limit of the directory, or the file system, is too small.
+    OutOfSpace,
     /// A failure on the server.
     Failed,
 }
@@ -158,6 +198,7 @@ impl AgentErrorKind {
             Self::UnknownShare => 404,
             Self::Refused => 400,
             Self::Unsupported => 409,
+            Self::OutOfSpace => 507,
             Self::Failed => 500,
         }
     }
@@ -190,6 +231,21 @@ mod tests {
         let tree = |json: &str| parse(json).map(|tree| tree.path().display().to_string()).ok();
         assert_eq!(tree(r#"{"volume":"a/b"}"#).as_deref(), Some("a/b"));
         assert_eq!(tree(r#"{"staging":"1a-f"}"#).as_deref(), Some(".wharf/staging/1a-f/data"));
+        assert_eq!(tree(r#"{"content":"1"}"#).as_deref(), Some(".wharf/content/1/data"));
+        for path in ["a/b", ".wharf/staging/1a-f/data", ".wharf/content/1/data"] {
+            assert_eq!(Tree::of(Path::new(path)).unwrap().path(), Path::new(path));
+        }
+        for path in [
+            "",
+            "..",
+            "a/../b",
+            ".wharf",
+            ".wharf/volumes/1/data",
+            ".wharf/staging/1",
+            ".wharf/staging/1/data/x",
+        ] {
+            assert_eq!(Tree::of(Path::new(path)), None, "{path}");
+        }
         for refused in [
             r#"{"volume":"../x"}"#,
             r#"{"volume":"a/../../x"}"#,

@@ -165,6 +165,46 @@ fn limits_of_removed_directories_are_removed() {
     assert_eq!(fixture.quotas.limits.lock().unwrap()[&42], 1 << 20);
 }
 
+#[test]
+fn trees_are_copied_once_to_an_empty_staging_directory() {
+    let fixture = Fixture::new();
+    std::fs::write(fixture.at("team/pvc-1/file"), "data").unwrap();
+    std::fs::create_dir_all(fixture.at(".wharf/staging/full/data/x")).unwrap();
+    let copy = |to: &str, from_file_id: u64, to_file_id: u64| {
+        let from = Tree::Volume(SharePath::new("team/pvc-1").unwrap());
+        let to = TreeId::try_from(to.to_owned()).unwrap();
+        let operation = Operation::Copy { from, from_file_id, to, to_file_id };
+        match fixture.agent.handle(&Call { share: SHARE.to_owned(), operation })? {
+            Answer::Copy(status) => Ok(status),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (source, new) = (fixture.inode("team/pvc-1"), fixture.inode(".wharf/staging/new/data"));
+    assert_eq!(kind(copy("new", source + 1000, new)), AgentErrorKind::Refused);
+    assert_eq!(kind(copy("new", source, new + 1000)), AgentErrorKind::Refused);
+    assert_eq!(kind(copy("missing", source, new)), AgentErrorKind::Refused);
+    assert_eq!(
+        kind(copy("full", source, fixture.inode(".wharf/staging/full/data"))),
+        AgentErrorKind::Refused
+    );
+    let report = loop {
+        match copy("new", source, new).unwrap() {
+            CopyStatus::Running(_) => std::thread::sleep(std::time::Duration::from_millis(5)),
+            CopyStatus::Done(report) => break report,
+        }
+    };
+    assert_eq!((report.files, report.bytes), (1, 4));
+    assert_eq!(std::fs::read(fixture.at(".wharf/staging/new/data/file")).unwrap(), b"data");
+    assert_eq!(copy("new", source, new), Ok(CopyStatus::Done(report)));
+    // After a restart of the agent nobody knows how far the copy was.
+    let restarted = Agent::new(vec![fixture.at("")], fixture.quotas.clone());
+    let from = Tree::Volume(SharePath::new("team/pvc-1").unwrap());
+    let to = TreeId::try_from("new".to_owned()).unwrap();
+    let operation = Operation::Copy { from, from_file_id: source, to, to_file_id: new };
+    let error = restarted.handle(&Call { share: SHARE.to_owned(), operation }).unwrap_err();
+    assert!(error.message.contains("not empty"), "{error}");
+}
+
 /// An agent on loopback.
 async fn serving(fixture: &Fixture, tls: TlsFiles) -> (u16, oneshot::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -164,6 +164,7 @@ pub(super) fn info(volume: &VolumeRecord, present: bool, limited: bool) -> Volum
         path: volume.path.clone(),
         size: volume.size,
         limited,
+        used: None,
         context: volume.context.clone(),
         options: volume.options.clone(),
         source: volume.source.clone(),

@@ -18,13 +18,15 @@ impl Share {
             return Ok(None);
         }
         let directory = self.read_record::<DirectoryRecord>(volume.path.as_str())?;
-        let limited = directory.record.as_ref().is_some_and(|directory| directory.limited);
+        let limited = directory.record.as_ref().filter(|directory| directory.limited);
+        let used = limited.and_then(|directory| self.usage(&volume, directory));
+        let limited = limited.is_some();
         let identity = directory.record.and_then(|directory| directory.identity);
         let present = match identity {
             Some(identity) => self.compare(volume.path.as_path(), &identity)? == Found::Same,
             None => false,
         };
-        Ok(Some(info(&volume, present, limited)))
+        Ok(Some(VolumeInfo { used, ..info(&volume, present, limited) }))
     }
 
     /// A volume of csi-driver-nfs that was not adopted.
@@ -39,6 +41,7 @@ impl Share {
             path: path.clone(),
             size: 0,
             limited: false,
+            used: None,
             context: Default::default(),
             options: Vec::new(),
             source: None,

@@ -210,9 +210,12 @@ impl Share {
         job: &OwnedJob,
     ) -> Result<CopyReport, ShareError> {
         self.ensure_dir(to)?;
+        let progress = |progress: Progress| self.heartbeat(job, progress);
+        if let Some(report) = self.copy_by_agent(from, to, object, &progress)? {
+            return Ok(report);
+        }
         let from = self.files.open_dir(from).during("open the source of", object)?;
         let to = self.files.open_dir(to).during("open the copy for", object)?;
-        let progress = |progress: Progress| self.heartbeat(job, progress);
         copy::copy_tree(from.as_fd(), to.as_fd(), &CopyOptions::default(), &progress)
             .map_err(|error| copy_error("copy the content of", object, &error))
     }

@@ -192,6 +192,8 @@ pub struct VolumeInfo {
     pub size: u64,
     /// Whether the server enforces the size.
     pub limited: bool,
+    /// Bytes in use, of a volume whose size is enforced; only from [`Request::GetVolume`].
+    pub used: Option<u64>,
     /// The volume context.
     pub context: BTreeMap<String, String>,
     /// The mount options of its class.

@@ -27,6 +27,7 @@ fn unlimited(mode: QuotaMode, error: Option<AgentErrorKind>) -> Unlimited {
             QuotaMode::Required,
             None | Some(AgentErrorKind::UnknownShare | AgentErrorKind::Refused | AgentErrorKind::Unsupported),
         ) => Unlimited::Refuse(ErrorKind::Precondition),
+        (QuotaMode::Required, Some(AgentErrorKind::OutOfSpace)) => Unlimited::Refuse(ErrorKind::OutOfSpace),
     }
 }
 
@@ -108,6 +109,17 @@ impl Share {
         }
     }
 
+    /// How much of its limit a directory uses; `None` if the agent does not say it.
+    pub(super) fn usage(&self, volume: &VolumeRecord, directory: &DirectoryRecord) -> Option<u64> {
+        let (agent, identity) = (self.agent()?, directory.identity.as_ref()?);
+        let operation =
+            Operation::GetUsage { tree: Tree::Volume(volume.path.clone()), file_id: identity.file_id };
+        match agent.call(&Call { share: self.uuid().ok()??, operation }) {
+            Ok(Answer::Quota(quota)) => Some(quota.used),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
     /// Whether the directory of a volume has a limit.
     pub(super) fn is_limited(&self, volume: &VolumeRecord) -> Result<bool, ShareError> {
         let directory = self.read_record::<DirectoryRecord>(volume.path.as_str())?.record;
@@ -158,7 +170,7 @@ impl Share {
     }
 
     /// The UUID of the share; `None` before its first volume.
-    fn uuid(&self) -> Result<Option<String>, ShareError> {
+    pub(super) fn uuid(&self) -> Result<Option<String>, ShareError> {
         let object = "the share's record";
         let bytes = self.files.read(&own(["share.json"])).during("read", object)?;
         let Some(bytes) = bytes else { return Ok(None) };
@@ -187,6 +199,7 @@ mod tests {
             (Some(Agent::UnknownShare), refuse(ErrorKind::Precondition)),
             (Some(Agent::Refused), refuse(ErrorKind::Precondition)),
             (Some(Agent::Unsupported), refuse(ErrorKind::Precondition)),
+            (Some(Agent::OutOfSpace), refuse(ErrorKind::OutOfSpace)),
             (Some(Agent::Failed), refuse(ErrorKind::Internal)),
         ] {
             assert_eq!(unlimited(QuotaMode::Required, error), required, "{error:?}");

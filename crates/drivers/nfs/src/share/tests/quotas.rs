@@ -1,7 +1,8 @@
 //! Limits of volumes, with an agent in the same process and quotas in memory.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use wharf_linux::ProjectQuotaState;
@@ -10,7 +11,9 @@ use super::faults::{Fault, FaultyFiles};
 use super::snapshots::{FORMATS, cloned, complete, create_snapshot, restored, snapshot, snapshot_handle};
 use super::support::{Fixture, create, delete, environment, volume};
 use crate::agent::testing::FakeQuotas;
-use crate::agent::{Agent, AgentError, AgentErrorKind, Answer, Call, ServerAgent};
+use crate::agent::{Agent, AgentError, AgentErrorKind, Answer, Call, CopyStatus, Operation, ServerAgent};
+use crate::copy::Progress;
+use crate::copy::testing::assert_same;
 use crate::parameters::QuotaMode;
 use crate::share::snapshot_record::JobKey;
 use crate::share::{
@@ -22,15 +25,28 @@ const GIB: u64 = 1 << 30;
 struct LocalAgent {
     agent: Agent,
     reachable: AtomicBool,
+    copies: AtomicU64,
+    /// What the next calls for copies return instead.
+    scripted: Mutex<VecDeque<Result<Answer, AgentError>>>,
 }
 
 impl ServerAgent for LocalAgent {
     fn call(&self, call: &Call) -> Result<Answer, AgentError> {
-        match self.reachable.load(Ordering::Relaxed) {
-            true => self.agent.handle(call),
-            false => Err(AgentError::new(AgentErrorKind::Unreachable, "connection refused")),
+        if !self.reachable.load(Ordering::Relaxed) {
+            return Err(unreachable());
         }
+        if let Operation::Copy { .. } = call.operation {
+            self.copies.fetch_add(1, Ordering::Relaxed);
+            if let Some(answer) = self.scripted.lock().unwrap().pop_front() {
+                return answer;
+            }
+        }
+        self.agent.handle(call)
     }
+}
+
+fn unreachable() -> AgentError {
+    AgentError::new(AgentErrorKind::Unreachable, "connection refused")
 }
 
 struct Limited {
@@ -44,7 +60,12 @@ impl Limited {
         let fixture = Fixture::new();
         let quotas = Arc::new(FakeQuotas::new(ProjectQuotaState::Enforced));
         let agent = Agent::new(vec![fixture.root()], quotas.clone());
-        let agent = Arc::new(LocalAgent { agent, reachable: AtomicBool::new(true) });
+        let agent = Arc::new(LocalAgent {
+            agent,
+            reachable: AtomicBool::new(true),
+            copies: AtomicU64::new(0),
+            scripted: Mutex::default(),
+        });
         Self { fixture, quotas, agent }
     }
 
@@ -198,4 +219,76 @@ fn volume_has_its_limit_after_a_crash_at_each_call() {
             }
         }
     }
+}
+
+/// A volume with some content, and the clone of it.
+fn clone(limited: &Limited, share: &Share) -> Result<VolumeInfo, ShareError> {
+    create(share, &volume("h1", "pvc-1")).unwrap();
+    limited.fixture.write("pvc-1/deep/data", "content");
+    complete(share, &JobKey::Volume("clone".to_owned()), || create(share, &cloned("clone", "clone", "h1")))
+}
+
+#[test]
+fn agent_copies_what_it_can_and_otherwise_the_worker_does() {
+    let refused = || Err(AgentError::new(AgentErrorKind::Refused, "other file ID"));
+    let running = || Ok(Answer::Copy(CopyStatus::Running(Progress::default())));
+    type Script = Vec<Result<Answer, AgentError>>;
+    let table: [(&str, bool, Script, bool); 5] = [
+        ("by the agent", true, vec![], true),
+        ("waiting for other copies", true, vec![running(), running()], true),
+        ("an answer is lost", true, vec![Err(unreachable()), running()], true),
+        ("refused", true, vec![refused()], true),
+        ("no agent", false, vec![], false),
+    ];
+    for (what, reachable, script, asked) in table {
+        let limited = Limited::new();
+        let share = limited.share();
+        limited.agent.reachable.store(reachable, Ordering::Relaxed);
+        *limited.agent.scripted.lock().unwrap() = script.into();
+        clone(&limited, &share).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_same(&limited.fixture.at("pvc-1"), &limited.fixture.at("clone"));
+        assert_eq!(limited.agent.copies.load(Ordering::Relaxed) > 0, asked, "{what}");
+    }
+}
+
+/// A copy that the agent has begun is never continued by somebody else: the next attempt starts in a new directory.
+#[test]
+fn lost_copy_fails_and_starts_again_elsewhere() {
+    let running = || Ok(Answer::Copy(CopyStatus::Running(Progress::default())));
+    let failed = |kind| Err(AgentError::new(kind, "failed"));
+    for (kind, expected) in [
+        (AgentErrorKind::Refused, ErrorKind::Internal),
+        (AgentErrorKind::Failed, ErrorKind::Internal),
+        (AgentErrorKind::OutOfSpace, ErrorKind::OutOfSpace),
+    ] {
+        let limited = Limited::new();
+        let share = limited.share();
+        *limited.agent.scripted.lock().unwrap() = VecDeque::from([running(), failed(kind)]);
+        let error = clone(&limited, &share).unwrap_err();
+        assert_eq!(error.kind, expected, "{error}");
+        let request = cloned("clone", "clone", "h1");
+        // The failed job's error is returned once more, by the request that waited for it.
+        let _ = create(&share, &request);
+        complete(&share, &JobKey::Volume("clone".to_owned()), || create(&share, &request)).unwrap();
+        assert_same(&limited.fixture.at("pvc-1"), &limited.fixture.at("clone"));
+        delete(&share, "clone").unwrap();
+        delete(&share, "h1").unwrap();
+        assert_eq!(limited.fixture.leftovers(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn health_reads_the_usage_of_limited_volumes() {
+    let limited = Limited::new();
+    let share = limited.share();
+    create(&share, &volume("h1", "pvc-1")).unwrap();
+    let used = |share: &Share| {
+        let get = crate::share::GetVolume { handle: "h1".to_owned(), path: None };
+        match share.handle(Request::GetVolume(get)) {
+            Response::GetVolume(Ok(Some(info))) => info.used,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(used(&share), Some(0));
+    assert_eq!(used(&limited.fixture.share), None);
 }
