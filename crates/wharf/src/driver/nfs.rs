@@ -279,6 +279,21 @@ mod tests {
         assert_eq!([cache_time(-1), cache_time(0), cache_time(3)], [10 * minute, 10 * minute, 3 * minute]);
     }
 
+    #[test]
+    fn agents_need_readable_certificates_outside_of_the_mount_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = |dir: &Path| TlsFiles {
+            ca: dir.join("ca.pem"),
+            cert: dir.join("driver.pem"),
+            key: dir.join("driver.key"),
+        };
+        let flags = ["nas=https://nas:9820".to_owned()];
+        let error = agents(&flags, &files(dir.path()), dir.path()).unwrap_err();
+        assert!(error.to_string().contains("--working-mount-dir"), "{error:#}");
+        let error = agents(&flags, &files(dir.path()), Path::new("/nonexistent")).unwrap_err();
+        assert!(format!("{error:#}").contains("driver.key"), "{error:#}");
+    }
+
     /// The arguments of csi-driver-nfs' own manifests.
     #[test]
     fn flags_of_existing_manifests_are_accepted() {

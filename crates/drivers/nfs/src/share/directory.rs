@@ -133,7 +133,14 @@ impl Share {
         self.ensure_dir(&own(["staging", &staging]))?;
         let data = staged(&staging);
         self.ensure_dir(&data)?;
-        let limited = self.limit_staged(volume, &staging)?;
+        let limited = match self.limit_staged(volume, &staging) {
+            Ok(limited) => limited,
+            // A repeat would make another one, for as long as the agent does not answer.
+            Err(error) => {
+                self.discard(&own(["staging", &staging]))?;
+                return Err(error);
+            }
+        };
         self.set_attributes(volume, &data)?;
         Ok((staging, limited))
     }

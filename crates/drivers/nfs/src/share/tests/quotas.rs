@@ -159,6 +159,8 @@ fn class_decides_what_happens_without_limit() {
         let error = create(&share, &required("h1", "pvc-1")).unwrap_err();
         assert_eq!(error.kind, kind, "{case}: {error}");
         assert!(error.message.contains("quota: required"), "{case}: {error}");
+        let staged = std::fs::read_dir(limited.fixture.at(".wharf/staging")).unwrap().count();
+        assert_eq!(staged, 0, "{case}");
         delete(&share, "h1").unwrap();
         let created = create(&share, &volume("h1", "pvc-1")).unwrap();
         assert!(!created.limited, "{case}");
