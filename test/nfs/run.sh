@@ -3,7 +3,7 @@
 #
 #   run.sh            the parts that every change must pass
 #                     They use the debug build, or $WHARF_PROGRAM
-#   run.sh PART...    attacks, facts, faults, kills, kubernetes, lives, measure, nodes, sanity, takeover, up; `all` is everything but measure
+#   run.sh PART...    attacks, facts, faults, kills, kubernetes, lives, measure, nodes, quota, sanity, takeover, up; `all` is everything but measure
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../../hack/lib.sh"
@@ -12,8 +12,8 @@ need_root
 [ -n "${WHARF_PROGRAM:-}" ] || programs_up
 work_up
 parts=("$@")
-[ "$#" -gt 0 ] || parts=(sanity lives takeover up)
-[ "${parts[0]}" != all ] || parts=(facts sanity lives nodes attacks faults kills takeover up kubernetes)
+[ "$#" -gt 0 ] || parts=(sanity lives quota takeover up)
+[ "${parts[0]}" != all ] || parts=(facts sanity lives quota nodes attacks faults kills takeover up kubernetes)
 kubectl=$("$ROOT/test/cluster/cluster.sh" kubectl)
 memory=2048
 if [[ " ${parts[*]} " == *" kubernetes "* ]]; then

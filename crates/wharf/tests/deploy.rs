@@ -275,7 +275,10 @@ fn nfs_pods_use_the_network_of_the_host_and_none_of_its_ports() {
         for container in pod["containers"].as_array().expect("containers") {
             assert!(container["ports"].is_null(), "{kind}: {container}");
             for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
-                assert!(container[probe]["httpGet"].is_null() && container[probe]["grpc"].is_null(), "{kind}");
+                assert!(
+                    container[probe]["httpGet"].is_null() && container[probe]["grpc"].is_null(),
+                    "{kind}"
+                );
             }
             for argument in texts(&container["args"]) {
                 let listens = ["--http-endpoint", "--metrics-listen", "--health-port", "--metrics-address"];

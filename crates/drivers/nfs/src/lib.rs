@@ -4,6 +4,7 @@
 //! operations run in worker processes with deadlines (see [`worker`]). Rules over handles, parameters, paths and mount
 //! options are pure functions. `docs/design-nfs.md` describes the design.
 
+pub mod agent;
 pub mod archive;
 pub mod controller;
 pub mod copy;

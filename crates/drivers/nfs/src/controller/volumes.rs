@@ -35,7 +35,11 @@ impl Volumes for Controller {
         }
         let response = self.call_with_job(&plan.export, Request::CreateVolume(plan.request)).await;
         match response.map_err(CallError::from)? {
-            Response::CreateVolume(created) => Ok(to_sdk_volume(&created.map_err(CallError::from)?)),
+            Response::CreateVolume(created) => {
+                let created = created.map_err(CallError::from)?;
+                tracing::info!(volume_handle = created.handle, limited = created.limited, "created volume");
+                Ok(to_sdk_volume(&created))
+            }
             other => Err(CallError::from(unexpected(&other)).into()),
         }
     }
@@ -185,11 +189,11 @@ impl Controller {
     }
 }
 
-/// The capacity is 0, "unknown", as with csi-driver-nfs: nothing enforces it.
+/// The capacity is 0, "unknown", as with csi-driver-nfs, if nothing enforces it.
 fn to_sdk_volume(info: &VolumeInfo) -> Volume {
     Volume {
         id: info.handle.clone(),
-        capacity: 0,
+        capacity: if info.limited { info.size } else { 0 },
         context: info.context.clone(),
         source: info.source.clone(),
         ..Volume::default()

@@ -5,6 +5,7 @@ mod crashes;
 mod faults;
 mod hazards;
 mod interleaved;
+mod quotas;
 mod races;
 mod snapshot_crashes;
 mod snapshots;
