@@ -115,12 +115,12 @@ fn any_text_as_a_handle_names_a_safe_place_or_none() {
             named += 1;
             assert_safe(&location, &case);
         }
-        if let Ok(handle) = SnapshotHandle::parse(&case) {
-            if let Ok(location) = handle.location() {
-                assert_safe(&location, &case);
-                assert!(location.path.parents().is_empty(), "{case:?}: a snapshot is one directory");
-                assert!(SharePath::new(&handle.source).is_ok(), "{case:?}");
-            }
+        if let Ok(handle) = SnapshotHandle::parse(&case)
+            && let Ok(location) = handle.location()
+        {
+            assert_safe(&location, &case);
+            assert!(location.path.parents().is_empty(), "{case:?}: a snapshot is one directory");
+            assert!(SharePath::new(&handle.source).is_ok(), "{case:?}");
         }
     }
     assert!(named > cases() / 20, "only {named} handles named a place");
