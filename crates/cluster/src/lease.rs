@@ -3,7 +3,8 @@
 //! Guarantees: `Leadership::is_leader` is false from the renew deadline on, counted from before the last successful
 //! renewal was sent. Others take over only after the longer lease duration, so two holders never start steps at the
 //! same time, as long as a started step ends within the difference. A process that loses the lease does not exit; it
-//! tries to acquire it again. [`Leadership::release`] gives it up immediately.
+//! tries to acquire it again. [`Leadership::release`] gives it up immediately. Each candidate has an identity of its own,
+//! so that two processes of one name never both count as the holder.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,8 +34,9 @@ pub struct LeaseOptions {
     pub namespace: String,
     /// Its name: that of the upstream sidecar with the same role, so that the two are never active together.
     pub name: String,
-    /// This process. A process that restarts under the same identity resumes immediately.
-    pub identity: String,
+    /// The name of this process: that of its pod or host. The identity in the lease also has a random part, because
+    /// several processes may run under one name.
+    pub process: String,
     /// Labels for the lease if this process creates it.
     pub labels: BTreeMap<String, String>,
     /// How long others wait for a holder that does not renew.
@@ -47,11 +49,11 @@ pub struct LeaseOptions {
 
 impl LeaseOptions {
     /// Upstream's times: 15 s, 10 s, 5 s.
-    pub fn new(namespace: impl Into<String>, name: impl Into<String>, identity: impl Into<String>) -> Self {
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>, process: impl Into<String>) -> Self {
         Self {
             namespace: namespace.into(),
             name: name.into(),
-            identity: identity.into(),
+            process: process.into(),
             labels: BTreeMap::new(),
             lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
@@ -120,6 +122,7 @@ impl Leadership {
             key: Key::namespaced(&options.namespace, &options.name),
             transport: cluster.transport().unlimited(),
             _cluster: cluster.clone(),
+            identity: unique_identity(&options.process),
             options,
             until: sender,
             raw: None,
@@ -182,7 +185,6 @@ impl Leadership {
         if let Some(mut task) = self.shared.task.lock().await.take()
             && timeout(within, &mut task).await.is_err()
         {
-            // A later candidate under the same identity must not lose the lease to a delayed release.
             task.abort();
             tracing::warn!("failed to release lease before the timeout; it will expire");
         }
@@ -197,6 +199,8 @@ struct Candidate {
     key: Key,
     transport: Transport,
     _cluster: Cluster,
+    /// The holder of the lease while this candidate holds it.
+    identity: String,
     options: LeaseOptions,
     until: watch::Sender<Option<Instant>>,
     /// The whole lease as last read or written: fields that others set are preserved.
@@ -291,7 +295,7 @@ impl Candidate {
 
     async fn reread(&mut self) -> Result<(), ApiError> {
         self.read().await?;
-        if self.observed.as_ref().is_none_or(|observed| observed.holder != self.options.identity) {
+        if self.observed.as_ref().is_none_or(|observed| observed.holder != self.identity) {
             self.until.send_replace(None);
         }
         self.write().await
@@ -332,7 +336,7 @@ impl Candidate {
 
     async fn write(&mut self) -> Result<(), ApiError> {
         let started = Instant::now();
-        let step = decide(self.observed.as_ref(), &self.options.identity, started);
+        let step = decide(self.observed.as_ref(), &self.identity, started);
         let call = match step {
             Step::Wait => {
                 self.until.send_replace(None);
@@ -351,7 +355,7 @@ impl Candidate {
     }
 
     fn body(&self, step: Step) -> Vec<u8> {
-        let LeaseOptions { namespace, name, identity, labels, lease_duration, .. } = &self.options;
+        let LeaseOptions { namespace, name, labels, lease_duration, .. } = &self.options;
         let mut lease = match &self.raw {
             Some(raw) => raw.clone(),
             None => json!({
@@ -367,7 +371,7 @@ impl Candidate {
             spec.insert("acquireTime".into(), json!(now));
             spec.insert("leaseTransitions".into(), json!(transitions + i64::from(step == Step::Take)));
         }
-        spec.insert("holderIdentity".into(), json!(identity));
+        spec.insert("holderIdentity".into(), json!(self.identity));
         spec.insert("leaseDurationSeconds".into(), json!(lease_duration.as_secs().max(1)));
         spec.insert("renewTime".into(), json!(now));
         lease.to_string().into_bytes()
@@ -391,7 +395,7 @@ impl Candidate {
     }
 
     async fn clear_holder(&mut self) -> Result<(), ApiError> {
-        let ours = self.observed.as_ref().is_some_and(|observed| observed.holder == self.options.identity);
+        let ours = self.observed.as_ref().is_some_and(|observed| observed.holder == self.identity);
         let (true, Some(mut lease)) = (ours, self.raw.take()) else { return Ok(()) };
         let spec = spec_of(&mut lease);
         spec.insert("holderIdentity".into(), json!(""));
@@ -406,6 +410,23 @@ impl Candidate {
     async fn send(&self, call: Call<'_>) -> Result<Vec<u8>, ApiError> {
         self.transport.send_within(call, self.options.retry_period).await
     }
+}
+
+/// The name of a process with a random part, as kube-controller-manager has it: `NAME_UUID`.
+fn unique_identity(process: &str) -> String {
+    let mut random = [0; 16];
+    if wharf_model::system::fill_random(&mut random).is_err() {
+        // Without randomness, the time and the process ID make it unique on its host.
+        let now = jiff::Timestamp::now().as_nanosecond();
+        return format!("{process}_{now}-{}", std::process::id());
+    }
+    // Version 4, variant 1 of RFC 9562.
+    random[6] = random[6] & 0x0f | 0x40;
+    random[8] = random[8] & 0x3f | 0x80;
+    let number = u128::from_be_bytes(random);
+    let hex = format!("{number:032x}");
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    format!("{process}_{}", parts.join("-"))
 }
 
 fn holder(lease: &Lease) -> &str {

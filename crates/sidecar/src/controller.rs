@@ -134,7 +134,7 @@ pub struct Config {
     pub connect: ConnectOptions,
     /// The roles. `None`: those that the driver's capabilities require.
     pub roles: Option<BTreeSet<Role>>,
-    /// This replica's identity in leader election: the pod's name.
+    /// This replica's name in leases and events: the pod's name.
     pub identity: String,
     /// The sidecar's own namespace. `None`: that of the service account or kubeconfig.
     pub namespace: Option<String>,

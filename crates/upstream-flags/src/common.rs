@@ -51,7 +51,7 @@ pub(super) static DRIVER_FLAGS: [Flag; 6] = [
         "leader-election-identity",
         Text,
         "",
-        Same("from older releases; default: `POD_NAME`, else the host name"),
+        Same("from older releases; a random part is added; default: `POD_NAME`, else the host name"),
     ),
     flag("leader-election-type", Text, "", Ignored("from older releases; the lock is always a Lease")),
     flag("metrics-address", Text, "", Same("serves only metrics; mutually exclusive with `--http-endpoint`")),

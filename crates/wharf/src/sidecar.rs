@@ -51,7 +51,8 @@ Examples:
   wharf sidecar --node --csi-address /csi/csi.sock \\
     --kubelet-registration-path /var/lib/kubelet/plugins/local.csi.wharf.dev/csi.sock
 
-The environment variable POD_NAME identifies this replica in leases; the default is the host name.
+The environment variable POD_NAME identifies this replica in leases, together with a random part; the default is the host \
+name.
 
 If the binary is called csi-provisioner, csi-attacher, csi-resizer, csi-snapshotter, \
 csi-external-health-monitor-controller, csi-node-driver-registrar or livenessprobe (a link of that name is enough), it takes \

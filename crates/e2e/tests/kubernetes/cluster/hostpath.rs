@@ -34,7 +34,7 @@ fn hostpath_driver_works_with_our_controllers() {
     let log = cluster.directory().join("log/controllers.log");
     let mut controllers = ChildProcess::start(
         &built_program("wharf"),
-        &["controllers", "--kubeconfig", &kubeconfig, "--leader-election"],
+        &["controllers", "--kubeconfig", &kubeconfig],
         &log,
     );
     flows(&cluster);
