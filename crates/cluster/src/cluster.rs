@@ -21,7 +21,7 @@ use crate::store::{Absorb, Filter};
 use crate::transport::{Call, Transport};
 use crate::watch::{self, decode};
 use crate::work::restart;
-use crate::{ApiError, Metrics, Store, WatchOptions};
+use crate::{ApiError, Leadership, Metrics, Store, WatchOptions};
 
 const JSON: &str = "application/json";
 
@@ -169,6 +169,16 @@ impl Cluster {
     #[must_use]
     pub fn with_user(&self, client: kube::Client) -> Self {
         let transport = Transport::new(client, None, Metrics::default());
+        let watches = Arc::clone(&self.inner.watches);
+        Self { inner: Arc::new(Inner { transport, watches }), min_view: self.min_view }
+    }
+
+    /// For one role: its writes go out only while it holds the lease, and are cancelled when it loses it, wherever in a
+    /// step they are. Reads, watches and stores are those of this cluster.
+    #[must_use]
+    pub fn fenced(&self, leadership: Option<&Leadership>) -> Self {
+        let Some(leadership) = leadership else { return self.clone() };
+        let transport = self.inner.transport.fenced(leadership.fence().clone());
         let watches = Arc::clone(&self.inner.watches);
         Self { inner: Arc::new(Inner { transport, watches }), min_view: self.min_view }
     }

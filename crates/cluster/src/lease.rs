@@ -1,8 +1,8 @@
 //! Leader election with leases: whether this process may act.
 //!
 //! Guarantees: `Leadership::is_leader` is false from the renew deadline on, counted from before the last successful
-//! renewal was sent. Others take over only after the longer lease duration, so two holders never start steps at the
-//! same time, as long as a started step ends within the difference. A process that loses the lease does not exit; it
+//! renewal was sent. The [`Fence`] cancels running work then. Others take over only after the longer lease duration, so
+//! what a cancelled request still does in a server has the difference to end. A process that loses the lease does not exit; it
 //! tries to acquire it again. [`Leadership::release`] gives it up immediately. Each candidate has an identity of its own,
 //! so that two processes of one name never both count as the holder.
 
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use wharf_model::panics::catch;
 use wharf_model::{ApiResource, Key, Kind, Meta};
@@ -24,6 +24,9 @@ use crate::{ApiError, Cluster, Store, WatchOptions};
 use decide::{ObservedLease, Step, decide};
 
 mod decide;
+mod fence;
+
+pub use fence::Fence;
 
 const API: ApiResource = wharf_model::Lease::API;
 
@@ -89,7 +92,8 @@ impl Kind for Lease {
 /// is no longer renewed and expires.
 #[derive(Clone)]
 pub struct Leadership {
-    until: watch::Receiver<Option<Instant>>,
+    fence: Fence,
+    lease_duration: Duration,
     shared: Arc<Shared>,
 }
 
@@ -111,6 +115,7 @@ impl Leadership {
     /// Starts to compete for the lease.
     pub fn start(cluster: &Cluster, options: LeaseOptions) -> Self {
         let (sender, until) = watch::channel(None);
+        let lease_duration = options.lease_duration;
         let stop = CancellationToken::new();
         // The watch on this lease allows taking over as soon as it is released.
         let store = cluster.store::<Lease>(WatchOptions {
@@ -129,53 +134,39 @@ impl Leadership {
             observed: None,
         };
         let task = tokio::spawn(candidate.run(store, stop.clone()));
-        Self { until, shared: Arc::new(Shared { stop, task: Mutex::new(Some(task)) }) }
+        let shared = Arc::new(Shared { stop, task: Mutex::new(Some(task)) });
+        Self { fence: Fence::new(until), lease_duration, shared }
     }
 
     /// Whether this process holds the lease, so that a step may start now.
     pub fn is_leader(&self) -> bool {
-        holds(&self.until)
+        self.fence.is_open()
+    }
+
+    /// Ends effects when the lease is lost.
+    pub fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// How long others wait for this process if it does not renew the lease.
+    pub fn lease_duration(&self) -> Duration {
+        self.lease_duration
     }
 
     /// Waits until leadership is acquired or lost.
     pub async fn wait_changed(&self) {
         let before = self.is_leader();
-        self.wait(!before).await;
+        self.fence.wait(!before).await;
     }
 
     /// Waits until this process holds the lease.
     pub async fn wait_acquired(&self) {
-        self.wait(true).await;
+        self.fence.wait(true).await;
     }
 
     /// Waits until this process does not hold the lease.
     pub async fn wait_lost(&self) {
-        self.wait(false).await;
-    }
-
-    async fn wait(&self, wanted: bool) {
-        let mut until = self.until.clone();
-        loop {
-            until.borrow_and_update();
-            if holds(&until) == wanted {
-                return;
-            }
-            let deadline = *until.borrow();
-            let expired = async {
-                match deadline {
-                    Some(deadline) if !wanted => sleep_until(deadline).await,
-                    _ => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                changed = until.changed() => if changed.is_err() && wanted {
-                    // Released: it is not acquired again.
-                    std::future::pending::<()>().await;
-                },
-                () = expired => {}
-            }
-        }
+        self.fence.wait(false).await;
     }
 
     /// Releases the lease, so that another process can take over immediately. Call this only after all work has
@@ -189,10 +180,6 @@ impl Leadership {
             tracing::warn!("failed to release lease before the timeout; it will expire");
         }
     }
-}
-
-fn holds(until: &watch::Receiver<Option<Instant>>) -> bool {
-    until.borrow().is_some_and(|until| Instant::now() < until)
 }
 
 struct Candidate {

@@ -1,21 +1,20 @@
 //! The control loop of a role: a gate that decides whether it may act, feeds that turn changes into keys, and workers
 //! that take keys from a queue.
 //!
-//! Guarantees: no work starts while the gate is closed. After a stop, running work may finish within a grace period and
-//! is then dropped. That is equivalent to a crash, and every step tolerates one. The gate records that work was dropped:
-//! its call may still be running in the driver.
+//! Guarantees: no work starts while the gate is closed. Running work is dropped when the lease is lost; after a stop it may
+//! finish within a grace period first. Dropping it is equivalent to a crash, and every step tolerates one. The gate
+//! records that work was dropped: its call may still be running in the driver.
 //!
 //! Start at [`run_role`]. A worker reconciles its key in [`Steps`], and [`write`](mod@write) has the API writes of a step.
 
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::{Backoff, Change, Leadership, Priority, Queue, QueueKey, Store, WorkItem};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use wharf_model::Kind;
 use wharf_model::panics::{DebugKey, catch};
@@ -68,14 +67,19 @@ impl WorkerOptions {
 pub struct Gate {
     leadership: Option<Leadership>,
     stop: CancellationToken,
-    /// Whether running work was dropped at the stop.
-    dropped_work: Arc<AtomicBool>,
+    /// When running work was last dropped.
+    dropped_work: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Gate {
     /// Open until `stop` is cancelled, and while the lease is held, if there is one.
     pub fn new(leadership: Option<Leadership>, stop: CancellationToken) -> Self {
         Self { leadership, stop, dropped_work: Arc::default() }
+    }
+
+    /// The candidate for the lease, if there is one.
+    pub fn leadership(&self) -> Option<&Leadership> {
+        self.leadership.as_ref()
     }
 
     /// Whether a step may start now. Checked before each step.
@@ -101,8 +105,6 @@ impl Gate {
     /// The same gate with its own stop token: for tasks that run from acquiring the lease to losing it.
     pub fn leadership_term(&self) -> (Self, CancellationToken) {
         let stop = self.stop.child_token();
-        // Calls of work dropped when the lease was lost have ended by now.
-        self.dropped_work.store(false, Ordering::Relaxed);
         (
             Self {
                 leadership: self.leadership.clone(),
@@ -113,9 +115,16 @@ impl Gate {
         )
     }
 
-    /// Whether running work was dropped at the stop: then the lease should not be released immediately.
+    /// Whether running work was dropped within the last lease duration: then the lease should not be released
+    /// immediately, because a call of that work may still be running.
     pub fn dropped_work(&self) -> bool {
-        self.dropped_work.load(Ordering::Relaxed)
+        let dropped = *self.dropped_work.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.leadership.as_ref().map_or(Duration::MAX, Leadership::lease_duration);
+        dropped.is_some_and(|dropped| dropped.elapsed() < kept)
+    }
+
+    fn record_dropped_work(&self) {
+        *self.dropped_work.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     /// Waits until the role is stopped.
@@ -168,7 +177,8 @@ pub async fn run_role<K, F>(
 }
 
 /// Processes a queue's keys, each in its own task, until the role is stopped. A key whose reconcile panics is retried
-/// with backoff; other keys are not affected.
+/// with backoff; other keys are not affected. When the lease is lost, running reconciles are dropped; their keys wait
+/// until it is acquired again.
 pub async fn run_workers<K, F>(queue: &Queue<K>, gate: &Gate, workers: usize, reconcile: impl Fn(K) -> F)
 where
     K: QueueKey,
@@ -198,9 +208,17 @@ where
         }
         let key = work.key().clone();
         let reconciling = catch(queue.name(), DebugKey(key.clone()), reconcile(key));
+        let gate = gate.clone();
         running.spawn(async move {
-            // A panic is retried with backoff, like a failure.
-            let outcome = reconciling.await.unwrap_or(WorkOutcome::Retry);
+            let outcome = tokio::select! {
+                biased;
+                () = gate.wait_lost() => {
+                    gate.record_dropped_work();
+                    WorkOutcome::RetryAfter(Duration::ZERO)
+                }
+                // A panic is retried with backoff, like a failure.
+                outcome = reconciling => outcome.unwrap_or(WorkOutcome::Retry),
+            };
             finish(work, outcome);
             drop(slot);
         });
@@ -225,7 +243,7 @@ impl Drop for WorkInProgress<'_> {
     fn drop(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         if !self.tasks.is_empty() {
-            self.gate.dropped_work.store(true, Ordering::Relaxed);
+            self.gate.record_dropped_work();
         }
     }
 }
@@ -274,7 +292,6 @@ mod tests {
         for (takes, dropped_work) in [(GRACE / 2, false), (GRACE * 2, true)] {
             let stop = CancellationToken::new();
             let gate = Gate::new(None, stop.clone());
-            gate.dropped_work.store(true, Ordering::Relaxed);
             let queue = Queue::new("test", Backoff::default(), &crate::Metrics::default());
             queue.add(1, Priority::Normal);
             let reconcile = move |_| async move {

@@ -374,7 +374,7 @@ impl Controller {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).driverless.insert(role, leadership.clone());
         let identity = self.config.identity.as_str();
         let context = wharf_controllers::Context {
-            cluster: self.cluster.clone(),
+            cluster: self.cluster.fenced(leadership.as_ref()),
             gate: Gate::new(leadership.clone(), stop.clone()),
             events: EventRecorder::start(&self.cluster, role.component("", identity), identity),
         };
@@ -452,8 +452,8 @@ impl Controller {
             leases.insert(role, leadership.clone());
             let component = role.component(driver.name(), identity);
             let context = Context {
-                cluster: self.cluster.clone(),
-                driver: driver.clone(),
+                cluster: self.cluster.fenced(leadership.as_ref()),
+                driver: driver.fenced(leadership.as_ref()),
                 gate: Gate::new(leadership.clone(), stop.clone()),
                 events: EventRecorder::start(&self.cluster, component, identity.as_str()),
                 attempts: self.attempts.clone(),

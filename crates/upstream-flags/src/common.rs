@@ -24,7 +24,7 @@ pub(super) static CONTROLLER_FLAGS: [Flag; 14] = [
         "leader-election",
         Bool,
         "false",
-        Same("a replica that loses its lease stops starting work, but does not exit"),
+        Same("a replica that loses its lease cancels its work, but does not exit"),
     ),
     flag(
         "leader-election-namespace",

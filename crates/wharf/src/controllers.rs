@@ -157,7 +157,7 @@ impl Controller {
     ) {
         let context = |component: &str| Context {
             events: EventRecorder::start(&cluster, component, instance.as_str()),
-            cluster: cluster.clone(),
+            cluster: cluster.fenced(gate.leadership()),
             gate: gate.clone(),
         };
         match self {

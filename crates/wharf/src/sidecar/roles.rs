@@ -75,7 +75,7 @@ pub(super) struct ElectionArgs {
     /// How long other replicas wait for a holder that does not renew its lease
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "15s")]
     leader_election_lease_duration: Duration,
-    /// How long after its last renewal a holder may start new work
+    /// How long after its last renewal a holder may work; then its calls are cancelled
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10s")]
     leader_election_renew_deadline: Duration,
     /// Interval between attempts to acquire or renew a lease
