@@ -93,11 +93,29 @@ impl Kind for Lease {
 #[derive(Clone)]
 pub struct Leadership {
     fence: Fence,
+    name: Arc<str>,
     lease_duration: Duration,
+    /// When the lease was last seen with this process as its holder; `None` if it was last seen without.
+    renewed: watch::Receiver<Option<Instant>>,
     shared: Arc<Shared>,
 }
 
+/// Whether a process competes for a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It acquires and renews the lease.
+    Compete,
+    /// It does not act, and leaves the lease to expire.
+    Expire,
+    /// It does not act, and releases the lease. Only for a process without running work.
+    Release,
+}
+
+/// Upstream's tolerance of `/healthz/leader-election` for a holder that does not renew its lease.
+const TOLERANCE: Duration = Duration::from_secs(20);
+
 struct Shared {
+    standing: watch::Sender<Standing>,
     stop: CancellationToken,
     task: Mutex<Option<JoinHandle<()>>>,
 }
@@ -115,7 +133,9 @@ impl Leadership {
     /// Starts to compete for the lease.
     pub fn start(cluster: &Cluster, options: LeaseOptions) -> Self {
         let (sender, until) = watch::channel(None);
-        let lease_duration = options.lease_duration;
+        let (renewed_sender, renewed) = watch::channel(None);
+        let (standing, standings) = watch::channel(Standing::Compete);
+        let (name, lease_duration) = (options.name.as_str().into(), options.lease_duration);
         let stop = CancellationToken::new();
         // The watch on this lease allows taking over as soon as it is released.
         let store = cluster.store::<Lease>(WatchOptions {
@@ -130,12 +150,13 @@ impl Leadership {
             identity: unique_identity(&options.process),
             options,
             until: sender,
+            renewed: renewed_sender,
             raw: None,
             observed: None,
         };
-        let task = tokio::spawn(candidate.run(store, stop.clone()));
-        let shared = Arc::new(Shared { stop, task: Mutex::new(Some(task)) });
-        Self { fence: Fence::new(until), lease_duration, shared }
+        let task = tokio::spawn(candidate.run(store, standings, stop.clone()));
+        let shared = Arc::new(Shared { standing, stop, task: Mutex::new(Some(task)) });
+        Self { fence: Fence::new(until), name, lease_duration, renewed, shared }
     }
 
     /// Whether this process holds the lease, so that a step may start now.
@@ -151,6 +172,21 @@ impl Leadership {
     /// How long others wait for this process if it does not renew the lease.
     pub fn lease_duration(&self) -> Duration {
         self.lease_duration
+    }
+
+    /// Stops or starts to compete for the lease.
+    pub fn set_standing(&self, standing: Standing) {
+        self.shared.standing.send_if_modified(|present| std::mem::replace(present, standing) != standing);
+    }
+
+    /// As upstream's `/healthz/leader-election`: fails if the lease names this process as its holder, but was not renewed
+    /// for its duration and 20 s more. A process that does not hold the lease is healthy.
+    pub fn check_renewal(&self) -> Result<(), String> {
+        let renewed = *self.renewed.borrow();
+        match renewed.is_some_and(|renewed| renewed.elapsed() > self.lease_duration + TOLERANCE) {
+            true => Err(format!("failed election to renew leadership on lease {}", self.name)),
+            false => Ok(()),
+        }
     }
 
     /// Waits until leadership is acquired or lost.
@@ -190,18 +226,47 @@ struct Candidate {
     identity: String,
     options: LeaseOptions,
     until: watch::Sender<Option<Instant>>,
+    renewed: watch::Sender<Option<Instant>>,
     /// The whole lease as last read or written: fields that others set are preserved.
     raw: Option<Value>,
     observed: Option<ObservedLease>,
 }
 
 impl Candidate {
-    async fn run(mut self, store: Store<Lease>, stop: CancellationToken) {
+    async fn run(
+        mut self,
+        store: Store<Lease>,
+        mut standings: watch::Receiver<Standing>,
+        stop: CancellationToken,
+    ) {
         let mut changes = store.subscribe();
         loop {
+            let standing = *standings.borrow_and_update();
+            if standing != Standing::Compete {
+                let aside = async {
+                    self.stand_aside(standing).await;
+                    wait_changed(&mut standings).await;
+                };
+                match stop.run_until_cancelled(aside).await {
+                    Some(()) => continue,
+                    None => break,
+                }
+            }
             let key = self.key.clone();
             let attempt = catch("lease", key, self.attempt());
+            let attempt = async {
+                tokio::select! {
+                    biased;
+                    () = wait_changed(&mut standings) => None,
+                    renewed = attempt => Some(renewed),
+                }
+            };
             let Some(renewed) = stop.run_until_cancelled(attempt).await else { break };
+            let Some(renewed) = renewed else {
+                // The server may have accepted the last request.
+                self.raw = None;
+                continue;
+            };
             // A panic is a failed request: the lease expires if that goes on.
             let renewed = renewed.unwrap_or_else(|_| {
                 self.raw = None;
@@ -230,6 +295,7 @@ impl Candidate {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
+                () = wait_changed(&mut standings) => {}
                 () = sleep(pause) => {}
                 () = released => {}
             }
@@ -309,6 +375,9 @@ impl Candidate {
         let lease: Lease = serde_json::from_slice(bytes).map_err(unreadable)?;
         self.raw = Some(serde_json::from_slice(bytes).map_err(unreadable)?);
         let version = lease.metadata.resource_version.clone();
+        if holder(&lease) != self.identity {
+            self.renewed.send_replace(None);
+        }
         if self.observed.as_ref().is_none_or(|observed| observed.version != version) {
             let duration = lease.spec.lease_duration_seconds.map(Duration::from_secs);
             self.observed = Some(ObservedLease {
@@ -337,6 +406,7 @@ impl Candidate {
         };
         let bytes = self.send(call).await?;
         self.observe(&bytes)?;
+        self.renewed.send_replace(Some(started));
         self.until.send_replace(Some(started + self.options.renew_deadline));
         Ok(())
     }
@@ -364,10 +434,28 @@ impl Candidate {
         lease.to_string().into_bytes()
     }
 
-    /// Clears the holder, if this process is the holder.
-    async fn release(mut self) {
+    /// Closes the fence, and releases the lease if the standing says so.
+    async fn stand_aside(&mut self, standing: Standing) {
+        if self.holding() {
+            tracing::warn!(lease = %self.key, "gave up lease");
+        }
+        self.close();
+        if standing == Standing::Release {
+            self.release().await;
+        }
+    }
+
+    /// From now on this process does not count as the holder.
+    fn close(&mut self) {
         self.until.send_replace(None);
+        self.renewed.send_replace(None);
+        self.raw = None;
         self.transport.metrics().leading(&self.options.name, false);
+    }
+
+    /// Clears the holder, if this process is the holder.
+    async fn release(&mut self) {
+        self.close();
         // The last attempt may have been cancelled after the server accepted it, so the known version may be outdated.
         let outcome = match self.read().await {
             Ok(()) => self.clear_holder().await,
@@ -396,6 +484,13 @@ impl Candidate {
     /// Times out after the retry period: a retry is better than a slow renewal.
     async fn send(&self, call: Call<'_>) -> Result<Vec<u8>, ApiError> {
         self.transport.send_within(call, self.options.retry_period).await
+    }
+}
+
+/// Waits for another standing; never returns if there will be none.
+async fn wait_changed(standings: &mut watch::Receiver<Standing>) {
+    if standings.changed().await.is_err() {
+        std::future::pending().await
     }
 }
 

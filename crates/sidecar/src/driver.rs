@@ -199,6 +199,11 @@ impl Driver {
         Self { fence: leadership.map(|leadership| leadership.fence().clone()), ..self.clone() }
     }
 
+    /// Whether the driver answers and is ready.
+    pub(crate) async fn probe(&self, deadline: Duration) -> Result<(), Status> {
+        probe(&self.client.with_deadline(deadline), &self.metrics).await
+    }
+
     /// Driver name.
     pub(crate) fn name(&self) -> &str {
         &self.info.name
@@ -273,13 +278,19 @@ async fn counted<T>(
     result.map(Response::into_inner)
 }
 
-/// sidecars.md 1.0 "Readiness", without its exits.
-async fn query_driver(client: &Client, metrics: &Metrics, on_this_node: bool) -> Result<DriverInfo, Status> {
+async fn probe(client: &Client, metrics: &Metrics) -> Result<(), Status> {
     let mut identity = client.identity();
     let ready = counted(metrics, "Identity", "Probe", identity.probe(v1::ProbeRequest {})).await?.ready;
-    if ready == Some(false) {
-        return Err(Status::unavailable("the driver reports that it is not ready"));
+    match ready {
+        Some(false) => Err(Status::unavailable("the driver reports that it is not ready")),
+        Some(true) | None => Ok(()),
     }
+}
+
+/// sidecars.md 1.0 "Readiness", without its exits.
+async fn query_driver(client: &Client, metrics: &Metrics, on_this_node: bool) -> Result<DriverInfo, Status> {
+    probe(client, metrics).await?;
+    let mut identity = client.identity();
     let request = v1::GetPluginInfoRequest {};
     let name = counted(metrics, "Identity", "GetPluginInfo", identity.get_plugin_info(request)).await?.name;
     if name.is_empty() {
@@ -323,4 +334,4 @@ async fn query_driver(client: &Client, metrics: &Metrics, on_this_node: bool) ->
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -107,6 +107,7 @@ pub(super) fn election(parsed: &ParsedFlags, environment: &Environment) -> Resul
         lease_duration: parsed.timeout("leader-election-lease-duration", default.lease_duration)?,
         renew_deadline: parsed.timeout("leader-election-renew-deadline", default.renew_deadline)?,
         retry_period: parsed.timeout("leader-election-retry-period", default.retry_period)?,
+        driver_timeout: default.driver_timeout,
     };
     election.validate().map_err(|error| FlagError(error.to_string()))?;
     Ok(election)

@@ -186,3 +186,49 @@ async fn fields_set_by_others_are_preserved() {
     let objects = server.objects.lock().unwrap();
     assert_eq!(objects.by_path[PATH]["metadata"]["annotations"]["note"], "mine");
 }
+
+/// S-H2: a process whose driver is dead lets another one act, and comes back.
+#[tokio::test(start_paused = true)]
+async fn process_that_stands_aside_lets_another_lead_and_competes_again() {
+    for (standing, at_least, at_most) in [(Standing::Release, 0, 1), (Standing::Expire, 8, 20)] {
+        let server = Server::default();
+        let ((one, _), (two, _)) = (server.cluster(), server.cluster());
+        let one = Leadership::start(&one, options("one"));
+        one.wait_acquired().await;
+        let two = Leadership::start(&two, options("two"));
+        tokio::time::sleep(7 * SECOND).await;
+        one.set_standing(standing);
+        let aside = Instant::now();
+        one.wait_lost().await;
+        assert!(aside.elapsed() < SECOND, "{standing:?}: work ends at once");
+        two.wait_acquired().await;
+        let took = aside.elapsed();
+        assert!(took >= at_least * SECOND && took <= at_most * SECOND, "{standing:?}: {took:?}");
+        two.set_standing(Standing::Release);
+        assert!(timeout(60 * SECOND, one.wait_acquired()).await.is_err(), "{standing:?}");
+        one.set_standing(Standing::Compete);
+        timeout(8 * SECOND, one.wait_acquired()).await.unwrap();
+    }
+}
+
+/// S-L7: unhealthy only as the holder of a lease that was not renewed for 35 s.
+#[tokio::test(start_paused = true)]
+async fn holder_that_cannot_renew_is_reported() {
+    let server = Server::default();
+    let ((one, down), (two, _)) = (server.cluster(), server.cluster());
+    let one = Leadership::start(&one, options("one"));
+    assert_eq!(one.check_renewal(), Ok(()), "not yet the holder");
+    one.wait_acquired().await;
+    tokio::time::sleep(60 * SECOND).await;
+    assert_eq!(one.check_renewal(), Ok(()));
+    *down.lock().unwrap() = true;
+    tokio::time::sleep(30 * SECOND).await;
+    assert_eq!(one.check_renewal(), Ok(()));
+    tokio::time::sleep(10 * SECOND).await;
+    assert!(!one.is_leader() && one.check_renewal().unwrap_err().contains("role"));
+    let two = Leadership::start(&two, options("two"));
+    two.wait_acquired().await;
+    *down.lock().unwrap() = false;
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(one.check_renewal(), Ok(()), "another process holds the lease");
+}

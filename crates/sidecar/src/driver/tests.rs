@@ -46,7 +46,7 @@ impl Identity for Named {
 }
 
 /// A driver in its own thread: stopping it closes its connections, as the exit of a process does.
-struct Served {
+pub(crate) struct Served {
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -58,7 +58,7 @@ impl Drop for Served {
     }
 }
 
-fn serve(socket: &Path, name: &'static str, services: &[PluginService]) -> Served {
+pub(crate) fn serve(socket: &Path, name: &'static str, services: &[PluginService]) -> Served {
     let endpoint: Endpoint = socket.to_str().unwrap().parse().unwrap();
     let service = Named { name, services: services.to_vec(), probes: Mutex::new(0) };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -103,7 +103,7 @@ async fn discovery_waits_for_driver_and_reads_replaced_one() {
 }
 
 /// An API server that stores one Lease, until it no longer answers.
-fn lease_server(down: std::sync::Arc<Mutex<bool>>) -> wharf_cluster::Cluster {
+pub(crate) fn lease_server(down: std::sync::Arc<Mutex<bool>>) -> wharf_cluster::Cluster {
     use http_body_util::{BodyExt, Full};
     use hyper::body::Bytes;
     let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
