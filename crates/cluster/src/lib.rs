@@ -27,7 +27,7 @@ mod watch;
 pub mod work;
 
 pub use attempts::Attempts;
-pub use clock::now;
+pub use clock::{monotonic, now};
 pub use cluster::{Cluster, ConnectError, ConnectOptions, ObjectList, Preconditions};
 pub use error::{ApiError, Refusal};
 pub use events::{Event, EventRecorder, EventType, ObjectReference};
