@@ -27,6 +27,7 @@ mod decide;
 mod fence;
 
 pub use fence::Fence;
+use fence::{Term, holds};
 
 const API: ApiResource = wharf_model::Lease::API;
 
@@ -150,6 +151,7 @@ impl Leadership {
             identity: unique_identity(&options.process),
             options,
             until: sender,
+            terms: 0,
             renewed: renewed_sender,
             raw: None,
             observed: None,
@@ -225,7 +227,9 @@ struct Candidate {
     /// The holder of the lease while this candidate holds it.
     identity: String,
     options: LeaseOptions,
-    until: watch::Sender<Option<Instant>>,
+    until: watch::Sender<Option<Term>>,
+    /// The number of terms so far.
+    terms: u64,
     renewed: watch::Sender<Option<Instant>>,
     /// The whole lease as last read or written: fields that others set are preserved.
     raw: Option<Value>,
@@ -304,7 +308,7 @@ impl Candidate {
     }
 
     fn holding(&self) -> bool {
-        self.until.borrow().is_some_and(|until| Instant::now() < until)
+        holds(*self.until.borrow())
     }
 
     /// One attempt to acquire or renew the lease; `false` if the request failed.
@@ -407,7 +411,11 @@ impl Candidate {
         let bytes = self.send(call).await?;
         self.observe(&bytes)?;
         self.renewed.send_replace(Some(started));
-        self.until.send_replace(Some(started + self.options.renew_deadline));
+        if !self.holding() {
+            self.terms += 1;
+        }
+        let until = started + self.options.renew_deadline;
+        self.until.send_replace(Some(Term { number: self.terms, until }));
         Ok(())
     }
 

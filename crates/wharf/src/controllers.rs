@@ -155,10 +155,11 @@ impl Controller {
         settings: Settings,
         metrics: ControllerMetrics,
     ) {
+        let fenced = cluster.fenced(gate.leadership());
         let context = |component: &str| Context {
             events: EventRecorder::start(&cluster, component, instance.as_str()),
-            cluster: cluster.fenced(gate.leadership()),
-            gate: gate.clone(),
+            cluster: fenced.clone(),
+            gate: gate.clone().with_stores_of(&fenced),
         };
         match self {
             Self::Binder => binder::run(context(binder::COMPONENT), settings.binder).await,
