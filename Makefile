@@ -53,7 +53,7 @@ differential: tools ## run upstream's sidecars and ours through the same scenari
 	hack/test.sh differential
 
 test-all: tools ## run `test`, the cluster tests and all slow tests
-	hack/test.sh cargo sanity clients vm nfs nfs-faults up kubectl differential three-ways cluster soak dist fuzz
+	hack/test.sh cargo sanity clients vm nfs nfs-faults nfs-cluster up kubectl differential three-ways cluster soak dist fuzz
 
 fuzz: ## fuzz every parser of untrusted or persisted input, one minute each; FUZZ_SECONDS changes that
 	hack/fuzz.sh

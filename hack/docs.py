@@ -127,6 +127,15 @@ def check_paths():
     return wrong
 
 
+def check_bug_tests():
+    """Each test in the table of docs/nfs-bugs.md exists."""
+    code = "\n".join(path.read_text() for path in ROOT.glob("crates/**/*.rs"))
+    functions = set(re.findall(r"\bfn (\w+)", code))
+    rows = [line.split("|") for line in (DOCS / "nfs-bugs.md").read_text().splitlines() if line.startswith("| B")]
+    named = [(row[1].strip(), name) for row in rows if len(row) > 5 for name in re.findall(r"`(\w+)`", row[4])]
+    return [f"docs/nfs-bugs.md: {bug}: no test {name}" for bug, name in named if name not in functions]
+
+
 QUOTE = re.compile(r"<!-- code: (\S+): (.+?) -->\n\n```(\w+)\n(.*?)```\n", re.DOTALL)
 
 
@@ -265,7 +274,7 @@ def check_html(directory):
 def main():
     match sys.argv[1:]:
         case ["check"]:
-            wrong = check_links() + check_paths() + check_quotes() + check_reference()
+            wrong = check_links() + check_paths() + check_bug_tests() + check_quotes() + check_reference()
         case ["update"]:
             wrong = check_quotes(update=True)
         case ["stage", directory]:

@@ -7,6 +7,7 @@
 #   vm            tests that need a virtual machine
 #   nfs           the NFS driver on a kernel NFS server, in a virtual machine: csi-sanity, volumes and snapshots, takeover
 #   nfs-faults    the same while the server fails and the driver is killed, and the facts about Linux that the design relies on
+#   nfs-cluster   the same on a real Kubernetes with two nodes
 #   up            the tour in docs/getting-started.md, word for word
 #   kubectl       kubectl logs and kubectl exec
 #   slice         the fast part of differential
@@ -14,7 +15,7 @@
 #   cluster       the cargo tests marked `ignored` in modules named `cluster`, on a real Kubernetes
 #   three-ways    our sidecars through the same scenarios on three API servers: embedded in the process, embedded over HTTPS,
 #                 and a real kube-apiserver
-#   leaks         random claims, snapshots and groups on a real API server while processes are killed at random: ten minutes
+#   leaks         random claims, snapshots and groups on a real API server while processes are killed at random: three minutes
 #   soak          the other cargo tests marked `ignored`, and `leaks` for an hour
 #   dist          the panic tests with a binary built with the profile dist
 #   fuzz          every parser of untrusted or persisted input, FUZZ_SECONDS each
@@ -77,7 +78,7 @@ kubectl() {
 leaks() {
   "$ROOT/hack/tools.sh" kubernetes &&
     programs_up &&
-    SOAK_SECONDS=${SOAK_SECONDS:-600} cargo test --workspace --test leaks -- --ignored --nocapture
+    SOAK_SECONDS=${SOAK_SECONDS:-180} cargo test --workspace --test leaks -- --ignored --nocapture
 }
 
 # Skips tests that have their own tier, helper processes that other tests start and kill, and tests that only print figures.
@@ -101,7 +102,8 @@ for name in "$@"; do
     clients) tier clients '^digitalocean: ' test/digitalocean/run.sh ;;
     vm) tier vm '^ext4-online: ' test/vm/run.sh ;;
     nfs) tier nfs '^nfs: ' test/nfs/run.sh ;;
-    nfs-faults) tier nfs-faults '^nfs: ' test/nfs/run.sh facts faults kills ;;
+    nfs-faults) tier nfs-faults '^nfs: ' test/nfs/run.sh facts nodes attacks faults kills ;;
+    nfs-cluster) tier nfs-cluster '^nfs: ' test/nfs/run.sh kubernetes ;;
     up) tier up '^up: ' test/up/run.sh ;;
     kubectl) tier kubectl '^test result: ' kubectl ;;
     slice | differential) tier "$name" '^differential: ' differential "${name/differential/all}" ;;
@@ -109,7 +111,7 @@ for name in "$@"; do
     cluster) tier cluster '^test result: ' cluster ;;
     leaks | soak | dist) tier "$name" '^test result: ' "$name" ;;
     fuzz) tier fuzz '^fuzz: ' hack/fuzz.sh ;;
-    *) die "unknown tier $name: use cargo, sanity, clients, vm, nfs, nfs-faults, up, kubectl, slice, differential, three-ways, cluster, leaks, soak, dist or fuzz" ;;
+    *) die "unknown tier $name: use cargo, sanity, clients, vm, nfs, nfs-faults, nfs-cluster, up, kubectl, slice, differential, three-ways, cluster, leaks, soak, dist or fuzz" ;;
   esac
 done
 printf '\n%d passed, %d failed\n' "$passed" "$failed"

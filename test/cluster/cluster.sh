@@ -35,6 +35,8 @@ export PORTS=${PORTS:-16400}
 export RUN=${RUN:-/tmp/wharf-cluster-$PORTS}
 # May be empty if only the API is needed.
 export NODES=${NODES-node-a node-b}
+# Seconds for each step of the start. An emulated machine needs more.
+export STEP_TIMEOUT=${STEP_TIMEOUT:-120}
 # Tests do not need fsync; a benchmark of durable writes sets this empty.
 export EXTRA_ETCD_FLAGS=${EXTRA_ETCD_FLAGS---unsafe-no-fsync}
 # By default the controller manager binds four claims per second; benchmarks of other components raise the limit.

@@ -4,7 +4,7 @@
 #   inside.sh all         the first process: starts everything and keeps running
 #   inside.sh join NODE   adds a node
 set -euo pipefail
-: "${RUN:?}" "${BIN:?}" "${PORTS:?}" "${NODES?}" "${STORE:?}"
+: "${RUN:?}" "${BIN:?}" "${PORTS:?}" "${NODES?}" "${STORE:?}" "${STEP_TIMEOUT:?}"
 PKI=$RUN/pki
 SERVER=https://127.0.0.1:$((PORTS + 2))
 export KUBECONFIG=$RUN/kubeconfig
@@ -200,14 +200,14 @@ imageGCHighThresholdPercent: 99
 imageGCLowThresholdPercent: 98
 END
   start "containerd-$name" containerd --config "$dir/containerd.toml"
-  eventually 60 containerd_import "$dir/containerd.sock"
+  eventually "$STEP_TIMEOUT" containerd_import "$dir/containerd.sock"
   start "kubelet-$name" "$BIN/kubelet" --config "$dir/kubelet.yaml" --kubeconfig "$KUBECONFIG" \
     --hostname-override "$name" --root-dir "$dir/kubelet"
 }
 
 ready() {
-  kubectl wait --for=create "node/$1" --timeout=90s
-  kubectl wait --for=condition=Ready "node/$1" --timeout=90s
+  kubectl wait --for=create "node/$1" --timeout="${STEP_TIMEOUT}s"
+  kubectl wait --for=condition=Ready "node/$1" --timeout="${STEP_TIMEOUT}s"
 }
 
 all() {
@@ -218,12 +218,12 @@ all() {
   credentials
   control_plane
   "$(dirname "$0")/images.py" "$(command -v busybox)" "$RUN/images.tar"
-  eventually 120 kubectl get --raw /readyz
+  eventually "$STEP_TIMEOUT" kubectl get --raw /readyz
   controllers
   for name in $NODES; do node "$name"; done
   for name in $NODES; do ready "$name"; done
   # Pods need their namespace's service account.
-  eventually 30 kubectl get serviceaccount/default
+  eventually "$STEP_TIMEOUT" kubectl get serviceaccount/default
   touch "$RUN/ready"
   # As the first process of the PID namespace, this shell inherits orphans; waiting makes bash reap them.
   while :; do sleep infinity & wait $!; done

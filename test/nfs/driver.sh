@@ -1,16 +1,18 @@
 # The driver on each node, and calls to it. Sourced by the parts that need it.
 # shellcheck shell=bash
 declare -A driver_pid=()
+# The driver's socket of a node. Some parts need it in another directory, $SOCKETS.
+socket() { printf '%s/%s.sock\n' "${SOCKETS:-/run}" "$1"; }
 
 # driver_up NODE ARGUMENT...: starts the driver of a node, which is controller and node service in one process.
 driver_up() {
   local node=$1
   shift
-  rm -f "/run/$node.sock"
-  RUST_LOG=${RUST_LOG:-info} nsenter --net="/run/netns/$node" "$WHARF" driver nfs --endpoint "unix:///run/$node.sock" \
+  rm -f "$(socket "$node")"
+  RUST_LOG=${RUST_LOG:-info} nsenter --net="/run/netns/$node" "$WHARF" driver nfs --endpoint "unix://$(socket "$node")" \
     --nodeid "$node" "$@" </dev/null >>"/run/$node.log" 2>&1 &
   driver_pid[$node]=$!
-  eventually 60 test -S "/run/$node.sock"
+  eventually 60 test -S "$(socket "$node")"
 }
 driver_down() {
   kill -TERM "${driver_pid[$1]}"
@@ -31,7 +33,7 @@ no_workers() { none pgrep -af nfs-worker; }
 csi() {
   local node=$1
   shift
-  within $((DEADLINE + 10)) "$WHARF" csi --endpoint "unix:///run/$node.sock" --timeout "${DEADLINE}s" "$@"
+  within $((DEADLINE + 10)) "$WHARF" csi --endpoint "unix://$(socket "$node")" --timeout "${DEADLINE}s" "$@"
 }
 DEADLINE=60
 

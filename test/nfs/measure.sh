@@ -30,12 +30,16 @@ measure() {
     "$(ms tar -C /mnt/share/small -czf /mnt/share/small.tar.gz .)"
   create node-a big
   head -c 256M /dev/urandom >"$(directory big)/file"
-  row "clone of one file of 256 MiB (ms; compared with cp --reflink=never)" "$(ms create node-a big-clone --from-volume "$(handle big)")" \
-    "$(ms cp -a --reflink=never /mnt/share/big /mnt/share/big-cp)"
+  create node-a huge
+  head -c 1G /dev/urandom >"$(directory huge)/file"
+  row "clone of one file of 1 GiB (ms; compared with cp -a)" "$(ms create node-a huge-clone --from-volume "$(handle huge)")" \
+    "$(ms cp -a /mnt/share/huge /mnt/share/huge-cp)"
+  row "clone of one file of 1 GiB (ms; compared with cp -a --reflink=never)" "$(ms create node-a huge-clone2 --from-volume "$(handle huge)")" \
+    "$(ms cp -a --reflink=never /mnt/share/huge /mnt/share/huge-copy)"
   row "snapshot of one file of 256 MiB (ms; compared with tar -cz)" "$(ms snapshot node-a big-snap big)" \
     "$(ms tar -C /mnt/share/big -czf /mnt/share/big.tar.gz .)"
 
-  row "create and delete 10 volumes (ms; compared with mount, mkdir, rmdir, umount each)" "$(ms volumes 10)" "$(ms mounts 10)"
+  row "create and delete 100 volumes (ms; compared with mount, mkdir, rmdir, umount each)" "$(ms volumes 100)" "$(ms mounts 100)"
 
   publish node-a big
   local volume

@@ -3,8 +3,8 @@
 # forbid. The guest sees this machine's files read-only, under an overlay that is discarded, so every program that is
 # built or installed here is available. KVM is not needed: with plain emulation the machine boots in about ten seconds.
 #
-#   vm.sh COMMAND...   runs the command as root, with two empty 2 GiB disks (/dev/vda, /dev/vdb), and passes on its output
-#                      and exit status
+#   vm.sh COMMAND...   runs the command as root, with two empty disks (/dev/vda, /dev/vdb), and passes on its output and
+#                      exit status. MEMORY is the machine's memory in MiB, DISK the size of each disk (default 2048 and 2G)
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../../hack/lib.sh"
@@ -75,8 +75,8 @@ work_up
 fetch_kernel
 version=$(ls "$kernel/lib/modules")
 make_initrd "$@"
-truncate --size 2G "$WORK/a.img" "$WORK/b.img"
-qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 2048 -nographic -no-reboot -nodefaults -serial stdio \
+truncate --size "${DISK:-2G}" "$WORK/a.img" "$WORK/b.img"
+qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m "${MEMORY:-2048}" -nographic -no-reboot -nodefaults -serial stdio \
   -kernel "$kernel"/boot/vmlinuz-* -initrd "$WORK/initrd" -append 'console=ttyS0 quiet panic=-1' \
   -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
   -virtfs "local,path=$kernel/lib/modules,mount_tag=modules,security_model=none,readonly=on" \

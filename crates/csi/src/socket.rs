@@ -67,6 +67,10 @@ pub fn bind(endpoint: &Endpoint) -> Result<(UnixListener, SocketFile), BindError
     let path = endpoint.path();
     let failed = |step| move |source| BindError::Io { path: path.to_owned(), step, source };
 
+    // Two drivers that start at the same time would each take the other's socket for a stale one.
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let lock = File::open(dir).map_err(failed("open the directory of the socket (does it exist?)"))?;
+    lock.lock().map_err(failed("lock the directory of the socket"))?;
     remove_stale_socket(path)?;
     let socket = UnixSocket::new_stream().map_err(failed("create a socket"))?;
     // The kernel creates the file with the mode of the socket itself, so the mode is right from the start. A chmod
@@ -166,6 +170,30 @@ mod tests {
         assert!(matches!(bind(&endpoint), Err(BindError::NotASocket(_))), "symlinks are not followed");
 
         let missing_dir: Endpoint = dir.path().join("no/csi.sock").to_str().unwrap().parse().unwrap();
-        assert!(bind(&missing_dir).unwrap_err().to_string().contains("does its directory exist?"));
+        assert!(bind(&missing_dir).unwrap_err().to_string().contains("does it exist?"));
+    }
+
+    #[test]
+    fn of_drivers_that_start_together_one_gets_the_socket() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let endpoint = endpoint(&dir);
+        for _ in 0..200 {
+            let _runtime = runtime.enter();
+            // A driver that was killed left its socket.
+            drop(std::os::unix::net::UnixListener::bind(endpoint.path()).unwrap());
+            let together = std::sync::Barrier::new(3);
+            let start = || {
+                let _runtime = runtime.enter();
+                together.wait();
+                bind(&endpoint)
+            };
+            let bound: Vec<_> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..3).map(|_| scope.spawn(start)).collect();
+                threads.into_iter().filter_map(|thread| thread.join().unwrap().ok()).collect()
+            });
+            assert_eq!(bound.len(), 1);
+            assert!(bound[0].1.is_in_place());
+        }
     }
 }

@@ -31,7 +31,7 @@ struct Call {
     method: &'static str,
     object: String,
     started: Instant,
-    code: Code,
+    code: Option<Code>,
 }
 
 impl Call {
@@ -39,22 +39,22 @@ impl Call {
         metrics.request_started();
         let object = object.chars().take(MAX_OBJECT_LENGTH).collect();
         tracing::debug!(method, ?request, "CSI call started");
-        Self { metrics: metrics.clone(), method, object, started: Instant::now(), code: Code::Cancelled }
+        Self { metrics: metrics.clone(), method, object, started: Instant::now(), code: None }
     }
 
     fn finish<T>(mut self, result: Result<T, Status>) -> Result<T, Status> {
         let (method, object, duration) = (self.method, &self.object, self.elapsed());
         match &result {
             Ok(_) => {
-                self.code = Code::Ok;
+                self.code = Some(Code::Ok);
                 match is_read_only(method) {
                     true => tracing::debug!(method, ?object, ?duration, "CSI call succeeded"),
                     false => tracing::info!(method, ?object, ?duration, "CSI call succeeded"),
                 }
             }
             Err(status) => {
-                self.code = status.code();
-                let (code, error) = (self.code, status.message());
+                let (code, error) = (status.code(), status.message());
+                self.code = Some(code);
                 tracing::warn!(method, ?object, ?code, ?duration, error, "CSI call failed");
             }
         }
@@ -68,11 +68,11 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if self.code == Code::Cancelled {
+        if self.code.is_none() {
             let (method, object, duration) = (self.method, &self.object, self.elapsed());
             tracing::info!(method, ?object, ?duration, "caller disconnected; the operation continues");
         }
-        self.metrics.request_finished(self.method, self.code, self.elapsed());
+        self.metrics.request_finished(self.method, self.code.unwrap_or(Code::Cancelled), self.elapsed());
     }
 }
 

@@ -47,6 +47,7 @@ mod mount_options;
 mod mountinfo;
 mod new_uuid;
 mod probe;
+mod project_quota;
 mod random_uuid;
 pub mod sandbox;
 mod sys;
@@ -59,6 +60,10 @@ pub use linux::Linux;
 pub use mkfs::check_mkfs_options;
 pub use mountinfo::{Mount, MountTable, ParseError};
 pub use probe::signature_ranges;
+pub use project_quota::{
+    Project, ProjectQuotaState, ProjectUsage, QUOTA_BLOCK, next_project_usage, project, project_quota_state,
+    project_usage, set_project, set_project_limit,
+};
 pub use random_uuid::random_uuid;
 pub use types::{
     Extent, FileId, FileStat, FsType, FsUsage, LoopDevice, LoopOptions, MakeFsRequest, MountRequest,

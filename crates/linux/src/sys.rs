@@ -17,6 +17,8 @@ const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
 const FIFREEZE: libc::Ioctl = 0xC004_5877_u32 as libc::Ioctl;
 const FITHAW: libc::Ioctl = 0xC004_5878_u32 as libc::Ioctl;
 const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
+const FS_IOC_FSGETXATTR: libc::Ioctl = 0x801C_581F_u32 as libc::Ioctl;
+const FS_IOC_FSSETXATTR: libc::Ioctl = 0x401C_5820_u32 as libc::Ioctl;
 
 /// No writes through the loop device.
 pub(crate) const LO_FLAGS_READ_ONLY: u32 = 1;
@@ -105,6 +107,48 @@ struct MountAttr {
     clear: u64,
     propagation: u64,
     user_namespace: u64,
+}
+
+/// `struct fsxattr`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct FsAttributes {
+    pub(crate) flags: u32,
+    extent_size: u32,
+    extents: u32,
+    pub(crate) project: u32,
+    cow_extent_size: u32,
+    padding: [u8; 8],
+}
+
+/// `struct if_nextdqblk`, which is `struct if_dqblk` with a number in its padding.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Quota {
+    /// In units of 1024 bytes.
+    pub(crate) hard_limit: u64,
+    /// In units of 1024 bytes.
+    pub(crate) soft_limit: u64,
+    /// In bytes.
+    pub(crate) used: u64,
+    pub(crate) inode_hard_limit: u64,
+    pub(crate) inode_soft_limit: u64,
+    pub(crate) inodes: u64,
+    pub(crate) space_time: u64,
+    pub(crate) inode_time: u64,
+    /// Which of the fields are valid.
+    pub(crate) valid: u32,
+    /// The project; only from [`quota_get_next`].
+    pub(crate) id: u32,
+}
+
+/// `struct fs_quota_statv`.
+#[repr(C)]
+struct QuotaState {
+    version: i8,
+    padding: u8,
+    flags: u16,
+    rest: [u32; 39],
 }
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -241,6 +285,75 @@ pub(crate) fn mount_set_attributes(mount: impl AsFd, set: u64, private: bool) ->
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// The flags and the project of a file.
+pub(crate) fn fs_attributes(file: impl AsFd) -> io::Result<FsAttributes> {
+    let mut attributes = FsAttributes::default();
+    // SAFETY: `FsAttributes` has the layout of `struct fsxattr`, all plain integers.
+    unsafe { ioctl_struct(file, FS_IOC_FSGETXATTR, &mut attributes) }?;
+    Ok(attributes)
+}
+
+/// Sets the flags and the project of a file. Pass what [`fs_attributes`] returned, with changes.
+pub(crate) fn set_fs_attributes(file: impl AsFd, mut attributes: FsAttributes) -> io::Result<()> {
+    // SAFETY: `FsAttributes` has the layout of `struct fsxattr`, all plain integers.
+    unsafe { ioctl_struct(file, FS_IOC_FSSETXATTR, &mut attributes) }.map(drop)
+}
+
+/// quotactl_fd(2) for project quotas.
+///
+/// # Safety
+/// `T` must have the size and layout that `command` reads or writes, and any bytes the kernel may store there must be a
+/// valid `T`.
+unsafe fn project_quotactl<T>(file: impl AsFd, command: u32, id: u32, argument: &mut T) -> io::Result<()> {
+    const PROJECT: u32 = 2;
+    // SAFETY: `argument` is valid for reads and writes for the whole call; its layout is the caller's promise. The
+    // descriptor is borrowed and thus open.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_quotactl_fd,
+            file.as_fd().as_raw_fd(),
+            command << 8 | PROJECT,
+            id,
+            std::ptr::from_mut(argument),
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The limits and the usage of a project.
+pub(crate) fn quota_get(file: impl AsFd, id: u32) -> io::Result<Quota> {
+    const Q_GETQUOTA: u32 = 0x80_0007;
+    let mut quota = Quota::default();
+    // SAFETY: `Quota` has the layout of `struct if_dqblk`, all plain integers.
+    unsafe { project_quotactl(file, Q_GETQUOTA, id, &mut quota) }?;
+    Ok(quota)
+}
+
+/// The limits and the usage of the first project with at least this number; ENOENT if there is none.
+pub(crate) fn quota_get_next(file: impl AsFd, id: u32) -> io::Result<Quota> {
+    const Q_GETNEXTQUOTA: u32 = 0x80_0009;
+    let mut next = Quota::default();
+    // SAFETY: `Quota` has the layout of `struct if_nextdqblk`, all plain integers.
+    unsafe { project_quotactl(file, Q_GETNEXTQUOTA, id, &mut next) }?;
+    Ok(next)
+}
+
+/// Sets the limits of a project: those that `valid` names.
+pub(crate) fn quota_set(file: impl AsFd, id: u32, mut quota: Quota) -> io::Result<()> {
+    const Q_SETQUOTA: u32 = 0x80_0008;
+    // SAFETY: `Quota` has the layout of `struct if_dqblk`, all plain integers.
+    unsafe { project_quotactl(file, Q_SETQUOTA, id, &mut quota) }
+}
+
+/// Which kinds of quotas the file system counts and enforces: `FS_QUOTA_*`.
+pub(crate) fn quota_flags(file: impl AsFd) -> io::Result<u16> {
+    const Q_XGETQSTATV: u32 = 0x5808;
+    let mut state = QuotaState { version: 1, padding: 0, flags: 0, rest: [0; 39] };
+    // SAFETY: `QuotaState` has the size of `struct fs_quota_statv` and its first fields, all plain integers.
+    unsafe { project_quotactl(file, Q_XGETQSTATV, 0, &mut state) }?;
+    Ok(state.flags)
+}
+
 /// Sets close-on-exec on every descriptor from `first` on.
 pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
     // SAFETY: takes its arguments by value and closes nothing now, so all owned descriptors stay valid.
@@ -260,5 +373,8 @@ mod tests {
         assert_eq!(size_of::<FiemapExtent>(), 56);
         assert_eq!(size_of::<Fiemap>(), 32 + 56 * FIEMAP_PAGE);
         assert_eq!(size_of::<MountAttr>(), 32);
+        assert_eq!(size_of::<FsAttributes>(), 28);
+        assert_eq!(size_of::<Quota>(), 72);
+        assert_eq!(size_of::<QuotaState>(), 160);
     }
 }

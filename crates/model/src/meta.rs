@@ -87,6 +87,8 @@ pub struct OwnerRef {
     pub uid: String,
     /// Whether it is the managing controller.
     pub controller: Option<bool>,
+    /// Whether the owner's foreground deletion waits for this object.
+    pub block_owner_deletion: Option<bool>,
 }
 
 impl Meta {

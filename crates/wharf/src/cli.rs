@@ -14,6 +14,7 @@ use crate::explain::{self, ExplainArgs};
 use crate::install::{self, InstallArgs};
 use crate::local::{self, LocalArgs};
 use crate::nfs::{self, NfsArgs};
+use crate::nfs_server::{self, NfsServerArgs};
 use crate::sidecar::{self, SidecarArgs, SnapshotControllerArgs};
 use crate::snapshot_metadata::{self, SnapshotMetadataArgs};
 use crate::up::{self, UpArgs};
@@ -89,6 +90,7 @@ enum Command {
     SnapshotMetadata(Box<SnapshotMetadataArgs>),
     Local(LocalArgs),
     Nfs(NfsArgs),
+    NfsServer(NfsServerArgs),
     Csi(Box<CsiArgs>),
     Backup(Box<BackupArgs>),
 }
@@ -101,6 +103,7 @@ impl Cli {
             | Command::Controllers(_)
             | Command::Node(_)
             | Command::Driver(_)
+            | Command::NfsServer(_)
             | Command::Sidecar(_)
             | Command::SnapshotController(_)
             | Command::SnapshotMetadata(_)
@@ -131,6 +134,7 @@ impl Cli {
             Command::Apiserver(args) => apiserver::run(*args).await,
             Command::Local(args) => local::run(args),
             Command::Nfs(args) => nfs::run(args).await,
+            Command::NfsServer(args) => nfs_server::run(args).await,
             Command::Csi(args) => csi::run(*args).await,
             Command::Backup(args) => backup::run(*args).await,
         }

@@ -1,12 +1,14 @@
 //! `wharf down`: drains a running `wharf up` (deletes pods, waits for unmounts), then stops it.
 
 use std::io::Write as _;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::time::{sleep, timeout};
 use wharf_cluster::{Cluster, ConnectOptions, Preconditions, Store, WatchOptions};
@@ -63,8 +65,7 @@ pub(crate) async fn run(args: DownArgs) -> anyhow::Result<()> {
         let cluster = Cluster::connect(&connect).await?;
         drain(&cluster, &data_dir, limit).await?;
     }
-    let pidfd =
-        pidfd_open(process, PidfdFlags::empty()).context("failed to open the process of `wharf up`")?;
+    let RunningUp { pid, pidfd } = process;
     pidfd_send_signal(&pidfd, Signal::TERM).context("failed to send SIGTERM to `wharf up`")?;
     let exited = tokio::task::spawn_blocking(move || {
         let wait = Timespec { tv_sec: EXIT_TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
@@ -73,7 +74,7 @@ pub(crate) async fn run(args: DownArgs) -> anyhow::Result<()> {
     anyhow::ensure!(
         exited.await?? > 0,
         "`wharf up` (process {}) did not exit within {EXIT_TIMEOUT:?} of SIGTERM",
-        process.as_raw_nonzero()
+        pid.as_raw_nonzero()
     );
     if !keep_pods {
         wharf_driver_local::disk::close(&Linux::new(), data_dir.path())?;
@@ -82,17 +83,34 @@ pub(crate) async fn run(args: DownArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A running `wharf up`. A process ID alone may be reused by another process.
+struct RunningUp {
+    pid: Pid,
+    pidfd: OwnedFd,
+}
+
 /// The `wharf up` process that holds the lock of the data directory.
-fn running_process(data_dir: &DataDir) -> anyhow::Result<Option<Pid>> {
+fn running_process(data_dir: &DataDir) -> anyhow::Result<Option<RunningUp>> {
     let file = data_dir.pid_file();
     let (dir, name) = (data_dir.run(), Path::new("pid"));
-    if !file.exists() || Linux::new().try_lock(&PathBeneath::new(&dir, name))?.is_some() {
+    let is_locked = || Linux::new().try_lock(&PathBeneath::new(&dir, name)).map(|lock| lock.is_none());
+    let read =
+        || std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()));
+    if !file.exists() || !is_locked()? {
         return Ok(None);
     }
-    let text =
-        std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
+    let text = read()?;
     let pid = text.trim().parse().ok().and_then(Pid::from_raw);
-    Ok(Some(pid.with_context(|| format!("{} does not contain a process ID", file.display()))?))
+    let pid = pid.with_context(|| format!("{} does not contain a process ID", file.display()))?;
+    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => return Ok(None),
+        opened => opened.context("failed to open the process of `wharf up`")?,
+    };
+    // The process holds the lock until it exits, so it had not exited when its file descriptor was opened.
+    match is_locked()? && read()? == text {
+        true => Ok(Some(RunningUp { pid, pidfd })),
+        false => Ok(None),
+    }
 }
 
 /// Deletes all pods, and waits until they are gone and no volume is attached or mounted. Mounts are checked too,

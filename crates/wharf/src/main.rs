@@ -16,6 +16,7 @@ mod install;
 mod local;
 mod log;
 mod nfs;
+mod nfs_server;
 mod output;
 mod sidecar;
 mod signal;

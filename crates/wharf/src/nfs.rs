@@ -5,13 +5,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use wharf_driver_nfs::controller::{Controller, ControllerOptions, PersistentVolumeFacts};
+use wharf_driver_nfs::controller::{
+    Controller, ControllerOptions, Conversion, ConvertOptions, PersistentVolumeFacts,
+};
 use wharf_driver_nfs::server::Servers;
 use wharf_driver_nfs::worker::{Exports, WorkerOptions, WorkerProgram, Workers};
 
 use crate::ExitStatus;
 
-const EXPLANATION: &str = "\
+const ADOPT_EXPLANATION: &str = "\
 Volumes that csi-driver-nfs created have no record on their share, so the driver mounts and expands them, but does not delete \
 their directories. This command writes the records. It changes no PersistentVolume and no directory, and can be repeated.
 
@@ -20,6 +22,18 @@ driver runs, because it mounts the shares:
   kubectl get pv -o json | kubectl exec -i -n kube-system deploy/csi-nfs-controller -c nfs -- wharf nfs adopt
 
 Exit status: 0 if all volumes were adopted, 1 if some were not.";
+
+const CONVERT_EXPLANATION: &str = "\
+Reads PersistentVolumes and StorageClasses from standard input, and prints PersistentVolumes of this driver with the same names, \
+claims and directories. What the StorageClass says about deletion (onDelete, archiveOnDelete) becomes part of the volume handle. The \
+command changes nothing; other PersistentVolumes are ignored.
+
+  kubectl get pv,storageclass -o json | wharf nfs convert --share /export >converted.json
+
+docs/driver-nfs.md describes how to replace the old PersistentVolumes, which are immutable. Then run `wharf nfs adopt`, so that the \
+volumes can be deleted.
+
+Exit status: 0 if all volumes of the provisioner were converted, 1 if some were not.";
 
 /// Tools for the NFS driver
 #[derive(Debug, clap::Args)]
@@ -31,11 +45,12 @@ pub(crate) struct NfsArgs {
 #[derive(Debug, clap::Subcommand)]
 enum NfsCommand {
     Adopt(AdoptArgs),
+    Convert(ConvertArgs),
 }
 
 /// Write the records of volumes that csi-driver-nfs created, so that they can be deleted
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXPLANATION)]
+#[command(after_help = ADOPT_EXPLANATION)]
 struct AdoptArgs {
     /// Name of the driver; other PersistentVolumes are ignored
     #[arg(long, value_name = "NAME", default_value = wharf_driver_nfs::DRIVER_NAME)]
@@ -45,11 +60,49 @@ struct AdoptArgs {
     working_mount_dir: PathBuf,
 }
 
+/// Print PersistentVolumes of this driver for those of nfs-subdir-external-provisioner
+#[derive(Debug, clap::Args)]
+#[command(after_help = CONVERT_EXPLANATION)]
+struct ConvertArgs {
+    /// The directory on the server that the provisioner uses: its NFS_PATH
+    #[arg(long, value_name = "DIR")]
+    share: String,
+    /// Name of the provisioner: its PROVISIONER_NAME, and the field provisioner of its StorageClasses
+    #[arg(long, value_name = "NAME", default_value = "k8s-sigs.io/nfs-subdir-external-provisioner")]
+    provisioner: String,
+    /// Name of this driver
+    #[arg(long, value_name = "NAME", default_value = wharf_driver_nfs::DRIVER_NAME)]
+    drivername: String,
+}
+
 pub(crate) async fn run(args: NfsArgs) -> anyhow::Result<()> {
-    let NfsCommand::Adopt(args) = args.command;
     let mut json = Vec::new();
     std::io::stdin().read_to_end(&mut json).context("read PersistentVolumes from standard input")?;
-    let volumes = PersistentVolumeFacts::from_list(&json, &args.drivername)
+    match args.command {
+        NfsCommand::Adopt(args) => adopt(args, &json).await,
+        NfsCommand::Convert(args) => convert(&args, &json),
+    }
+}
+
+fn convert(args: &ConvertArgs, json: &[u8]) -> anyhow::Result<()> {
+    let options =
+        ConvertOptions { provisioner: &args.provisioner, share: &args.share, driver: &args.drivername };
+    let conversion = Conversion::of_nfs_subdir(json, options)
+        .context("standard input must be the output of `kubectl get pv,storageclass -o json`")?;
+    println!("{:#}", conversion.list());
+    for (name, error) in &conversion.refused {
+        eprintln!("{name}: not converted: {error}");
+    }
+    let (converted, refused) = (conversion.volumes.len(), conversion.refused.len());
+    eprintln!("{converted} of {} volumes converted", converted + refused);
+    if refused > 0 {
+        return Err(ExitStatus(1).into());
+    }
+    Ok(())
+}
+
+async fn adopt(args: AdoptArgs, json: &[u8]) -> anyhow::Result<()> {
+    let volumes = PersistentVolumeFacts::from_list(json, &args.drivername)
         .context("standard input must be the output of `kubectl get pv -o json`")?;
     let options = WorkerOptions { mount_dir: args.working_mount_dir, ..WorkerOptions::default() };
     let exports = Exports::Servers(Arc::new(Servers::default()));

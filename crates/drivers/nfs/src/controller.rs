@@ -5,15 +5,14 @@
 //! background.
 
 mod adopt;
-mod claims;
+mod convert;
 mod errors;
 mod health;
+mod objects;
 mod plan;
-#[cfg(test)]
-mod snapshot_tests;
 mod snapshots;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 mod volumes;
 
 use std::collections::BTreeMap;
@@ -25,9 +24,11 @@ use crate::options::combine;
 use crate::parameters::{OnDelete, Transport, secret_mount_options};
 use crate::share::{PurgeTrash, Request, Response};
 use crate::worker::{Export, ShareClient, WorkerError};
+use objects::is_object_name;
 
 pub use adopt::{AdoptionError, PersistentVolumeFacts};
-pub use claims::{ClaimMetadata, Claims};
+pub use convert::{Conversion, ConvertOptions};
+pub use objects::{ClaimMetadata, ClusterObjects, VolumeMount};
 
 /// How often an export is recovered.
 const RECOVERY_INTERVAL: Duration = Duration::from_secs(3600);
@@ -59,7 +60,7 @@ impl Default for ControllerOptions {
 /// The controller service of the driver.
 pub struct Controller {
     client: Arc<dyn ShareClient>,
-    claims: Option<Arc<dyn Claims>>,
+    objects: Option<Arc<dyn ClusterObjects>>,
     options: ControllerOptions,
     /// When each export was last recovered.
     recovered: Mutex<BTreeMap<Export, Instant>>,
@@ -68,13 +69,14 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller on these workers. Without `claims`, templates with labels and annotations are rejected.
+    /// A controller on these workers. Without `objects`, templates with labels and annotations are rejected, and calls without a
+    /// class use the mount options of earlier calls only.
     pub fn new(
         client: Arc<dyn ShareClient>,
-        claims: Option<Arc<dyn Claims>>,
+        objects: Option<Arc<dyn ClusterObjects>>,
         options: ControllerOptions,
     ) -> Self {
-        Self { client, claims, options, recovered: Mutex::default(), known_options: Mutex::default() }
+        Self { client, objects, options, recovered: Mutex::default(), known_options: Mutex::default() }
     }
 
     /// Recovers and purges every export that was used, each hour. Never returns.
@@ -124,17 +126,37 @@ impl Controller {
         }
     }
 
-    /// The export of an existing volume or snapshot. Options of a secret take precedence over those that worked before.
-    fn export(&self, location: &Location, secrets: &BTreeMap<String, String>) -> Result<Export, String> {
+    /// The export of an existing volume or snapshot. Options of a secret take precedence over those that worked before. After a
+    /// restart there are none, and a server can require options (`sec=`, `xprtsec=`): then those of the PersistentVolume, which
+    /// has the name of the CreateVolume request.
+    async fn export(
+        &self,
+        location: &Location,
+        secrets: &BTreeMap<String, String>,
+    ) -> Result<Export, String> {
         let server = plain_server(&location.server);
-        let options = match secret_mount_options(secrets) {
-            Some(text) => combine([text], &Transport::default()).map_err(|error| error.to_string())?,
-            None => {
-                let place = (server.to_owned(), location.share.clone());
-                lock(&self.known_options).get(&place).cloned().unwrap_or_default()
-            }
+        let place = (server.to_owned(), location.share.clone());
+        let known = lock(&self.known_options).get(&place).cloned();
+        let options = match (secret_mount_options(secrets), known) {
+            (Some(text), _) => combine([text], &Transport::default()).map_err(|error| error.to_string())?,
+            (None, Some(known)) => known,
+            (None, None) => self.options_of_volume(location).await.unwrap_or_default(),
         };
         Ok(Export::new(server, &location.share, &options))
+    }
+
+    /// The mount options in the PersistentVolume of this name, if it is on the share.
+    async fn options_of_volume(&self, location: &Location) -> Option<Vec<String>> {
+        let volume = location.volume.as_str();
+        let objects = self.objects.as_ref().filter(|_| is_object_name(volume))?;
+        let options = match objects.volume(volume).await {
+            Ok(found) => found?.options_for(location).map_err(|error| error.to_string()),
+            Err(error) => Err(error),
+        };
+        options.unwrap_or_else(|error| {
+            tracing::warn!(pv = volume, error, "failed to read mount options; mounting with defaults");
+            None
+        })
     }
 }
 

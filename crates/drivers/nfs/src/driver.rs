@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use wharf_driver::{Driver, DriverNameError, Endpoint, NodeInfo, ServeError, ServeOptions};
 
-use crate::controller::{Controller, ControllerOptions};
+use crate::controller::{ClusterObjects, Controller, ControllerOptions};
 use crate::node::{NodeMounts, NodeOptions};
 use crate::server::Servers;
 use crate::worker::{Exports, WorkerOptions, WorkerProgram, Workers};
@@ -30,6 +30,8 @@ pub struct Config {
     pub controller: ControllerOptions,
     /// Settings of the node service.
     pub node: NodeOptions,
+    /// Where the controller reads claims and PersistentVolumes, if it can.
+    pub objects: Option<Arc<dyn ClusterObjects>>,
 }
 
 impl Config {
@@ -43,6 +45,7 @@ impl Config {
             workers: WorkerOptions::default(),
             controller: ControllerOptions::default(),
             node: NodeOptions::default(),
+            objects: None,
         }
     }
 }
@@ -56,10 +59,10 @@ pub struct NfsDriver {
 
 /// Builds the driver: controller and node service in one process, as csi-driver-nfs.
 pub fn driver(config: Config) -> Result<NfsDriver, DriverNameError> {
-    let Config { driver_name, node_id, exports, program, workers, controller, node } = config;
+    let Config { driver_name, node_id, exports, program, workers, controller, node, objects } = config;
     let workers = Workers::new(program, exports, workers);
     let mounts = Arc::new(NodeMounts::new(workers.clone(), node));
-    let controller = Arc::new(Controller::new(Arc::new(workers.clone()), None, controller));
+    let controller = Arc::new(Controller::new(Arc::new(workers.clone()), objects, controller));
     let (blocked, lazy, unreachable) = (workers.clone(), mounts.clone(), workers.exports().clone());
     let driver = Driver::new(&driver_name, env!("CARGO_PKG_VERSION"))?
         .max_id_length(MAX_ID)

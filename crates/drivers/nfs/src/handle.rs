@@ -53,6 +53,8 @@ pub struct Location {
     pub share: String,
     /// The directory in the share.
     pub path: SharePath,
+    /// The name of the volume, or of the snapshot's source: also that of a dynamic PersistentVolume.
+    pub volume: String,
 }
 
 impl VolumeHandle {
@@ -91,7 +93,13 @@ impl VolumeHandle {
             server: server.to_owned(),
             share: absolute_share(&self.share).map_err(HandleError::Share)?,
             path: SharePath::new(&self.sub_dir).map_err(HandleError::SubDir)?,
+            volume: self.name().to_owned(),
         })
+    }
+
+    /// The name of the CreateVolume request, as far as the handle has it.
+    fn name(&self) -> &str {
+        if self.uuid.is_empty() { &self.sub_dir } else { &self.uuid }
     }
 
     /// What DeleteVolume does, if the handle says it.
@@ -130,12 +138,11 @@ pub struct SnapshotHandle {
 impl SnapshotHandle {
     /// The handle of a new snapshot of a volume.
     pub fn new(server: &str, share: &str, name: &str, source: &VolumeHandle) -> Self {
-        let source = if source.uuid.is_empty() { &source.sub_dir } else { &source.uuid };
         Self {
             server: server.trim_matches('/').to_owned(),
             share: share.trim_matches('/').to_owned(),
             name: name.to_owned(),
-            source: source.clone(),
+            source: source.name().to_owned(),
         }
     }
 
@@ -164,7 +171,7 @@ impl SnapshotHandle {
         }
         SharePath::new(&self.source).map_err(HandleError::SubDir)?;
         let share = absolute_share(&self.share).map_err(HandleError::Share)?;
-        Ok(Location { server: server.to_owned(), share, path })
+        Ok(Location { server: server.to_owned(), share, path, volume: self.source.clone() })
     }
 }
 

@@ -4,6 +4,7 @@
 //! operations run in worker processes with deadlines (see [`worker`]). Rules over handles, parameters, paths and mount
 //! options are pure functions. `docs/design-nfs.md` describes the design.
 
+pub mod agent;
 pub mod archive;
 pub mod controller;
 pub mod copy;
@@ -14,6 +15,8 @@ pub mod node;
 pub mod options;
 pub mod parameters;
 pub mod path;
+#[cfg(test)]
+mod properties;
 pub mod server;
 pub mod share;
 pub mod template;

@@ -46,6 +46,27 @@ impl OnDelete {
     }
 }
 
+/// The class parameter `quota`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum QuotaMode {
+    /// Volumes are limited to their size if the server's agent can do it.
+    #[default]
+    IfAvailable,
+    /// Volumes that cannot be limited are not created.
+    Required,
+}
+
+impl QuotaMode {
+    fn parse(text: &str) -> Result<Self, ParameterError> {
+        match text.to_ascii_lowercase().as_str() {
+            "ifavailable" => Ok(Self::IfAvailable),
+            "required" => Ok(Self::Required),
+            _ => Err(ParameterError::value("quota", text, "required or ifAvailable")),
+        }
+    }
+}
+
 /// Why parameters are refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParameterError {
@@ -118,6 +139,8 @@ pub struct ClassParameters {
     pub uid: Option<u32>,
     /// `gid`: the group of the volume's directory.
     pub gid: Option<u32>,
+    /// `quota`.
+    pub quota: QuotaMode,
     /// Parameters that become mount options.
     pub transport: Transport,
     /// What templates in `subDir` can name.
@@ -153,6 +176,7 @@ impl ClassParameters {
                 "mode" => mode = Some(octal("mode", value)?),
                 "uid" => parsed.uid = Some(number("uid", value)?),
                 "gid" => parsed.gid = Some(number("gid", value)?),
+                "quota" => parsed.quota = QuotaMode::parse(value)?,
                 PVC_NAME => parsed.metadata.pvc_name = Some(value.to_owned()),
                 PVC_NAMESPACE => parsed.metadata.pvc_namespace = Some(value.to_owned()),
                 PV_NAME => parsed.metadata.pv_name = Some(value.to_owned()),

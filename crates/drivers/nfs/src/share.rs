@@ -10,6 +10,7 @@
 //! Start at [`Share::handle`].
 
 mod adopt;
+mod agent_copy;
 mod create;
 mod delete;
 mod directory;
@@ -20,6 +21,7 @@ mod job;
 mod job_copy;
 mod job_recover;
 mod message;
+mod quota;
 pub mod record;
 mod recover;
 mod reserve;
@@ -39,4 +41,4 @@ pub use message::{
 pub use root::{Share, ShareEnvironment};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,7 +4,7 @@
 //! must match what was requested: nothing more, nothing less, with the right size and source.
 //!
 //! Runs on a real API server without nodes. `SOAK_SECONDS` sets the duration, one hour by default; `hack/test.sh
-//! leaks` runs ten minutes. `SOAK_SEED` repeats the choices of a run.
+//! leaks` runs three minutes. `SOAK_SEED` repeats the choices of a run.
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
@@ -23,7 +23,7 @@ use steps::Workload;
 const ROUND: Duration = Duration::from_secs(60);
 
 #[test]
-#[ignore = "needs a cluster, and takes an hour: make test-all, and ten minutes of it in make test"]
+#[ignore = "needs a cluster, and takes an hour: make test-all, and three minutes of it in make test"]
 fn random_workload_leaves_nothing_behind() {
     let seconds = std::env::var("SOAK_SECONDS").map_or(3600, |text| text.parse().unwrap());
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("leaks");

@@ -1,7 +1,10 @@
 //! `wharf driver nfs`: takes csi-driver-nfs' flags and runs the driver until a stop signal.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+mod objects;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +12,7 @@ use anyhow::{Context as _, bail};
 use wharf_csi::Endpoint;
 use wharf_driver::ServeOptions;
 use wharf_driver_nfs::Config;
+use wharf_driver_nfs::agent::{AgentAccess, TlsFiles};
 use wharf_driver_nfs::controller::ControllerOptions;
 use wharf_driver_nfs::node::{InlineVolumes, NodeOptions};
 use wharf_driver_nfs::parameters::OnDelete;
@@ -16,6 +20,7 @@ use wharf_driver_nfs::server::Servers;
 use wharf_driver_nfs::worker::{Exports, WorkerOptions, WorkerProgram};
 
 use crate::signal::stop_signal;
+use objects::ApiObjects;
 
 const EXPLANATION: &str = "\
 A volume is a directory on an export of an NFS server. The StorageClass names the server and the export:
@@ -84,9 +89,40 @@ pub(super) struct Args {
     /// Deadline of statistics and health checks of a volume in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     stats_timeout: u64,
+    /// The agent (`wharf nfs-server`) of a server, as SERVER=https://HOST[:PORT]; can be repeated. SERVER is the name in
+    /// StorageClasses. The controller then limits volumes to their size
+    #[arg(
+        long,
+        value_name = "SERVER=URL",
+        value_delimiter = ',',
+        requires_all = ["agent_ca", "agent_cert", "agent_key"]
+    )]
+    server_agent: Vec<String>,
+    /// Authority of the agents' certificates, in PEM
+    #[arg(long, value_name = "FILE")]
+    agent_ca: Option<PathBuf>,
+    /// Certificate of this driver for agents, in PEM
+    #[arg(long, value_name = "FILE")]
+    agent_cert: Option<PathBuf>,
+    /// Private key of --agent-cert, in PEM
+    #[arg(long, value_name = "FILE")]
+    agent_key: Option<PathBuf>,
     /// Listen address of /metrics and /healthz, such as 127.0.0.1:9808 [default: not served]
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<SocketAddr>,
+    /// Kubeconfig file for labels and annotations in subDir, and for mount options of volumes that are deleted after a restart
+    /// [default: KUBECONFIG, else the pod's service account]
+    #[arg(long, value_name = "FILE", env = "KUBECONFIG", hide_env = true)]
+    kubeconfig: Option<PathBuf>,
+    /// Run in the network of a pod. Only for a driver that serves no node: mounts hang when the pod that made them is replaced
+    #[arg(long)]
+    allow_pod_network: bool,
+    /// Addresses of the pod, from its status
+    #[arg(long, value_name = "ADDRESSES", env = "POD_IP", default_value = "", hide = true)]
+    pod_ip: String,
+    /// Addresses of the node, from the pod's status
+    #[arg(long, value_name = "ADDRESSES", env = "HOST_IP", default_value = "", hide = true)]
+    host_ip: String,
     /// Ignored; accepted for existing manifests. Names of archives are unique
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     remove_archived_volume_path: Option<bool>,
@@ -123,14 +159,23 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     for (flag, _, reason) in ignored.into_iter().filter(|(_, given, _)| *given) {
         tracing::warn!("{flag} is ignored: {reason}");
     }
+    if !args.allow_pod_network {
+        check_network(&args.pod_ip, &args.host_ip)?;
+    }
     let stop = stop_signal()?;
     let node_id = node_id(args.nodeid)?;
+    let agents = match (args.agent_ca, args.agent_cert, args.agent_key) {
+        (Some(ca), Some(cert), Some(key)) => {
+            agents(&args.server_agent, &TlsFiles { ca, cert, key }, &args.working_mount_dir)?
+        }
+        _ => BTreeMap::new(),
+    };
     let config = Config {
         driver_name: args.drivername,
         node_id,
         exports: Exports::Servers(Arc::new(Servers::default())),
         program: WorkerProgram::default(),
-        workers: WorkerOptions { mount_dir: args.working_mount_dir, ..WorkerOptions::default() },
+        workers: WorkerOptions { mount_dir: args.working_mount_dir, agents, ..WorkerOptions::default() },
         controller: ControllerOptions {
             default_on_delete: args.default_ondelete_policy,
             ..ControllerOptions::default()
@@ -145,9 +190,55 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
             stats_timeout: Duration::from_secs(args.stats_timeout),
             ..NodeOptions::default()
         },
+        objects: Some(Arc::new(ApiObjects::new(args.kubeconfig))),
     };
     let options = ServeOptions { metrics_listen: args.metrics_listen };
     Ok(wharf_driver_nfs::driver(config)?.serve(&args.endpoint, options, stop).await?)
+}
+
+/// Refuses to run with another network than the node's: a mount belongs to the network of the process that made it, so all volumes of
+/// the node would hang when the pod is replaced. Addresses that are not known, or of different families, prove nothing.
+fn check_network(pod: &str, host: &str) -> anyhow::Result<()> {
+    let addresses = |text: &str| -> Vec<IpAddr> {
+        text.split(',').filter_map(|address| address.trim().parse().ok()).collect()
+    };
+    let (pods, hosts) = (addresses(pod), addresses(host));
+    let comparable = pods.iter().any(|pod| hosts.iter().any(|host| pod.is_ipv4() == host.is_ipv4()));
+    if comparable && !pods.iter().any(|address| hosts.contains(address)) {
+        bail!(
+            "the pod has its own network ({pod}; the node has {host}), and its mounts would hang when the pod is replaced: set \
+             hostNetwork: true, or --allow-pod-network for a controller without a node service"
+        );
+    }
+    Ok(())
+}
+
+/// The agents by server. A typing error in a path is found here, not at the first volume.
+fn agents(
+    flags: &[String],
+    tls: &TlsFiles,
+    mount_dir: &Path,
+) -> anyhow::Result<BTreeMap<String, AgentAccess>> {
+    for file in [&tls.ca, &tls.cert, &tls.key] {
+        if file.starts_with(mount_dir) {
+            bail!(
+                "{} is in --working-mount-dir {}, over which workers mount: move it",
+                file.display(),
+                mount_dir.display()
+            );
+        }
+    }
+    tls.client().context("certificates for --server-agent")?;
+    let mut agents = BTreeMap::new();
+    for flag in flags {
+        let (server, url) = flag.split_once('=').with_context(|| format!("use SERVER=URL, not {flag:?}"))?;
+        let server = server.trim_start_matches('[').trim_end_matches(']');
+        let access = AgentAccess::parse(url, tls.clone()).map_err(anyhow::Error::msg)?;
+        if server.is_empty() || agents.insert(server.to_owned(), access).is_some() {
+            bail!("--server-agent {flag:?}: name each server once");
+        }
+    }
+    Ok(agents)
 }
 
 /// csi-driver-nfs accepts an empty node ID; Kubernetes does not accept it from a driver.
@@ -223,6 +314,43 @@ mod tests {
         assert!(parse_endpoint("tcp://127.0.0.1:9000").is_err() && parse_endpoint("unix://").is_err());
         let minute = Duration::from_secs(60);
         assert_eq!([cache_time(-1), cache_time(0), cache_time(3)], [10 * minute, 10 * minute, 3 * minute]);
+    }
+
+    // B27
+    #[test]
+    fn network_of_a_pod_is_refused() {
+        for (pod, host, ok) in [
+            ("10.0.0.5", "10.0.0.5", true),
+            ("10.244.1.7", "10.0.0.5", false),
+            ("", "", true),
+            ("", "10.0.0.5", true),
+            ("10.0.0.5", "", true),
+            ("fd00::5", "10.0.0.5", true),
+            ("fd00::5,10.0.0.5", "10.0.0.5", true),
+            ("fd00::7,10.244.1.7", "10.0.0.5", false),
+            ("FD00:0::5", "fd00::5", true),
+        ] {
+            let checked = check_network(pod, host);
+            assert_eq!(checked.is_ok(), ok, "{pod} on {host}");
+            if let Err(error) = checked {
+                assert!(error.to_string().contains("hostNetwork: true"), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn agents_need_readable_certificates_outside_of_the_mount_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = |dir: &Path| TlsFiles {
+            ca: dir.join("ca.pem"),
+            cert: dir.join("driver.pem"),
+            key: dir.join("driver.key"),
+        };
+        let flags = ["nas=https://nas:9820".to_owned()];
+        let error = agents(&flags, &files(dir.path()), dir.path()).unwrap_err();
+        assert!(error.to_string().contains("--working-mount-dir"), "{error:#}");
+        let error = agents(&flags, &files(dir.path()), Path::new("/nonexistent")).unwrap_err();
+        assert!(format!("{error:#}").contains("driver.key"), "{error:#}");
     }
 
     /// The arguments of csi-driver-nfs' own manifests.

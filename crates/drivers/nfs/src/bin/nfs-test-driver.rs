@@ -54,6 +54,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         workers: WorkerOptions::default(),
         controller: ControllerOptions::default(),
         node: NodeOptions { usage_cache: Duration::ZERO, ..NodeOptions::default() },
+        objects: None,
     };
     let mut stop = signal(SignalKind::terminate())?;
     let stopped = async move {

@@ -77,44 +77,6 @@ impl PersistentVolumeFacts {
         };
         Ok(list.items.into_iter().filter_map(facts).collect())
     }
-
-    /// A PersistentVolume of nfs-subdir-external-provisioner as one of this driver. That provisioner's volumes are in-tree
-    /// `nfs` volumes, which are immutable: they are created again with this handle and these attributes. `share` is the
-    /// provisioner's NFS_PATH and `path` the volume's `spec.nfs.path`, beneath it.
-    pub fn from_nfs_subdir(
-        name: &str,
-        server: &str,
-        share: &str,
-        path: &str,
-        on_delete: OnDelete,
-    ) -> Result<Self, AdoptionError> {
-        let (share, path) = (share.trim_matches('/'), path.trim_matches('/'));
-        let beneath = match share {
-            "" => Some(path),
-            share => path.strip_prefix(share).and_then(|rest| rest.strip_prefix('/')),
-        };
-        let handle = VolumeHandle {
-            server: server.to_owned(),
-            share: share.to_owned(),
-            sub_dir: beneath.unwrap_or_default().to_owned(),
-            uuid: name.to_owned(),
-            on_delete: match on_delete {
-                OnDelete::Delete => String::new(),
-                OnDelete::Retain => "retain".to_owned(),
-                OnDelete::Archive => "archive".to_owned(),
-            },
-        };
-        let wrong = |reason| AdoptionError::Handle { handle: handle.to_string(), reason };
-        let location = handle.location().map_err(wrong)?;
-        let attributes =
-            [("server", location.server), ("share", location.share), ("subdir", location.path.into())];
-        Ok(Self {
-            name: name.to_owned(),
-            handle: handle.to_string(),
-            attributes: attributes.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
-            ..Self::default()
-        })
-    }
 }
 
 /// Why a PersistentVolume was not adopted. It can be used, but will not be deleted.
@@ -181,11 +143,16 @@ fn adoptable(volume: &PersistentVolumeFacts) -> Result<(Location, Option<OnDelet
     let invalid = |reason: String| AdoptionError::Invalid { handle: volume.handle.clone(), reason };
     let attributes =
         VolumeAttributes::parse(&volume.attributes).map_err(|error| invalid(error.to_string()))?;
-    let sub_dir = template::resolve(&attributes.sub_dir, &attributes.metadata)
+    let sub_dir = template::resolve_existing(&attributes.sub_dir, &attributes.metadata)
         .map_err(|error| invalid(error.to_string()))?;
-    let same = attributes.server == location.server
-        && attributes.share == location.share
-        && sub_dir.trim_matches('/') == location.path.as_str();
+    // Up to v4.0, csi-driver-nfs wrote the volume's whole path as its share, and no subDir.
+    let directory = |share: &str, path: &str| format!("{}/{path}", share.trim_end_matches('/'));
+    let named = match sub_dir.trim_matches('/') {
+        "" => attributes.share.clone(),
+        path => directory(&attributes.share, path),
+    };
+    let same =
+        attributes.server == location.server && named == directory(&location.share, location.path.as_str());
     match same {
         true => Ok((location, handle.on_delete())),
         false => Err(AdoptionError::Differs(volume.handle.clone())),
@@ -224,27 +191,6 @@ mod tests {
     }
 
     #[test]
-    fn volumes_of_nfs_subdir_get_a_handle() {
-        let convert = |share, path| {
-            PersistentVolumeFacts::from_nfs_subdir("pvc-1", "srv", share, path, OnDelete::Archive)
-        };
-        for (share, path, handle) in [
-            ("/export", "/export/ns-data-pvc-1", "srv#export#ns-data-pvc-1#pvc-1#archive"),
-            ("/export/", "/export/team/data", "srv#export#team/data#pvc-1#archive"),
-            ("/", "/ns-data-pvc-1", "srv##ns-data-pvc-1#pvc-1#archive"),
-        ] {
-            let volume = convert(share, path).unwrap();
-            assert_eq!(volume.handle, handle);
-            assert_eq!(adoptable(&volume).unwrap().1, Some(OnDelete::Archive));
-        }
-        for (share, path) in
-            [("/export", "/exported/x"), ("/export", "/export"), ("/export", "/export/../x"), ("/a", "/b/x")]
-        {
-            assert!(convert(share, path).is_err(), "{share} {path}");
-        }
-    }
-
-    #[test]
     fn handle_and_attributes_must_name_the_same_directory() {
         let at = |sub_dir| [("server", "srv"), ("share", "/share"), ("subdir", sub_dir)];
         for (handle, sub_dir, on_delete) in [
@@ -256,6 +202,18 @@ mod tests {
             let (location, policy) = adoptable(&facts(handle, &at(sub_dir))).unwrap();
             assert_eq!((location.path.as_str(), policy), (sub_dir, on_delete), "{handle}");
         }
+        // v3.0, v3.1 and v4.0 wrote the whole path as the share.
+        for handle in ["srv#share#a/pvc-1", "srv/share/a/pvc-1"] {
+            let whole = [("server", "srv"), ("share", "/share/a/pvc-1")];
+            let (location, _) = adoptable(&facts(handle, &whole)).unwrap();
+            assert!(["a/pvc-1", "pvc-1"].contains(&location.path.as_str()), "{handle}");
+        }
+        // A template that csi-driver-nfs left as it was.
+        assert!(adoptable(&facts("srv#share#${pvc.metadata.name}#u#", &at("${pvc.metadata.name}"))).is_ok());
+        assert!(matches!(
+            adoptable(&facts("srv#share#y##", &[("server", "srv"), ("share", "/share")])),
+            Err(AdoptionError::Differs(_))
+        ));
         assert!(matches!(adoptable(&facts("srv#share#x##", &at("y"))), Err(AdoptionError::Differs(_))));
         assert!(matches!(adoptable(&facts("other#share#y##", &at("y"))), Err(AdoptionError::Differs(_))));
         assert!(matches!(adoptable(&facts("srv#share#", &at(""))), Err(AdoptionError::Handle { .. })));

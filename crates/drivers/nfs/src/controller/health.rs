@@ -18,7 +18,7 @@ impl Health for Controller {
         let Ok(location) = VolumeHandle::parse(&request.id).and_then(|handle| handle.location()) else {
             return Ok(None);
         };
-        let export = self.export(&location, &request.secrets).map_err(BackendError::Internal)?;
+        let export = self.export(&location, &request.secrets).await.map_err(BackendError::Internal)?;
         match self.find(&export, &request.id, Some(location.path)).await {
             Ok(found) => Ok(found.as_ref().map(issues)),
             Err(BackendError::Unavailable(message)) => Ok(Some(vec![HealthIssue {
@@ -37,15 +37,54 @@ impl Health for Controller {
 }
 
 fn issues(volume: &VolumeInfo) -> Vec<HealthIssue> {
-    match volume.present {
-        true => Vec::new(),
-        false => vec![HealthIssue {
-            status: HealthStatus::DataLoss,
-            reason: "DirectoryMissing".to_owned(),
-            message: format!(
-                "directory {} of volume {} does not exist, or is another one (other file ID); restore it from a backup",
-                volume.path, volume.handle
-            ),
-        }],
+    let VolumeInfo { handle, path, size, .. } = volume;
+    let missing = (!volume.present).then(|| HealthIssue {
+        status: HealthStatus::DataLoss,
+        reason: "DirectoryMissing".to_owned(),
+        message: format!(
+            "directory {path} of volume {handle} does not exist, or is another one (other file ID); restore it from a backup"
+        ),
+    });
+    // The last part of a limit cannot be used: file systems allocate in blocks, and need some for themselves.
+    let full = volume.used.filter(|used| *used >= size - size / 100).map(|used| HealthIssue {
+        status: HealthStatus::Degraded,
+        reason: "QuotaFull".to_owned(),
+        message: format!("volume {handle} uses {used} of {size} bytes; delete data, or expand it"),
+    });
+    missing.into_iter().chain(full).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::SharePath;
+
+    #[test]
+    fn missing_and_full_volumes_have_issues() {
+        let reasons = |present: bool, used: Option<u64>| {
+            let path = SharePath::new("a").expect("a valid path");
+            let volume = VolumeInfo {
+                handle: "h".to_owned(),
+                path,
+                size: 100,
+                limited: used.is_some(),
+                used,
+                context: Default::default(),
+                options: Vec::new(),
+                source: None,
+                present,
+                recorded: true,
+            };
+            issues(&volume).into_iter().map(|issue| issue.reason).collect::<Vec<_>>()
+        };
+        for (present, used, expected) in [
+            (true, None, vec![]),
+            (true, Some(98), vec![]),
+            (true, Some(99), vec!["QuotaFull"]),
+            (true, Some(100), vec!["QuotaFull"]),
+            (false, None, vec!["DirectoryMissing"]),
+        ] {
+            assert_eq!(reasons(present, used), expected, "{present} {used:?}");
+        }
     }
 }

@@ -65,6 +65,7 @@ pub(super) fn plan(
         mode: parameters.mode,
         uid: parameters.uid,
         gid: parameters.gid,
+        quota: parameters.quota,
     };
     Ok(CreatePlan { export, request })
 }

@@ -37,7 +37,7 @@ impl Snapshots for Controller {
             (Some(text), None) => combine([text.as_str()], &Transport::default())
                 .map(|options| Export::new(plain_server(&location.server), &location.share, &options))
                 .map_err(|error| error.to_string()),
-            _ => self.export(&location, &request.secrets),
+            _ => self.export(&location, &request.secrets).await,
         };
         let export = export.map_err(SnapshotError::Invalid)?;
         let handle = SnapshotHandle::new(&location.server, &location.share, name, &source);
@@ -79,7 +79,7 @@ impl Snapshots for Controller {
                 return Ok(());
             }
         };
-        let export = self.export(&location, &request.secrets).map_err(BackendError::Internal)?;
+        let export = self.export(&location, &request.secrets).await.map_err(BackendError::Internal)?;
         let delete = share::DeleteSnapshot { handle: request.id.clone() };
         let response = self.call(&export, Request::DeleteSnapshot(delete)).await.map_err(CallError::from)?;
         match response {
@@ -94,7 +94,7 @@ impl Snapshots for Controller {
         let Ok(location) = SnapshotHandle::parse(&request.id).and_then(|handle| handle.location()) else {
             return Ok(None);
         };
-        let export = self.export(&location, &request.secrets).map_err(BackendError::Internal)?;
+        let export = self.export(&location, &request.secrets).await.map_err(BackendError::Internal)?;
         let get = share::GetSnapshot { handle: request.id.clone() };
         match self.call(&export, Request::GetSnapshot(get)).await? {
             Response::GetSnapshot(found) => Ok(found.map_err(CallError::from)?.map(to_sdk_snapshot)),
@@ -107,7 +107,7 @@ impl Snapshots for Controller {
         let exports = match &request.source {
             Some(source) => match VolumeHandle::parse(source).and_then(|handle| handle.location()) {
                 Ok(location) => {
-                    vec![self.export(&location, &request.secrets).map_err(BackendError::Internal)?]
+                    vec![self.export(&location, &request.secrets).await.map_err(BackendError::Internal)?]
                 }
                 Err(_) => Vec::new(),
             },

@@ -15,7 +15,9 @@ use wharf_driver::backend::{
     MountAccess, NewVolume, SizeRange, Volume, VolumeAccess, Volumes as _,
 };
 
-use super::{ClaimMetadata, Claims, Controller, ControllerOptions, PersistentVolumeFacts};
+use super::{
+    ClaimMetadata, ClusterObjects, Controller, ControllerOptions, PersistentVolumeFacts, VolumeMount,
+};
 use crate::handle::VolumeHandle;
 use crate::handle::tests::hostile_handles;
 use crate::parameters::OnDelete;
@@ -23,26 +25,26 @@ use crate::share::{Request, Response, Share, ShareEnvironment};
 use crate::worker::{Export, ShareClient, WorkerError};
 
 /// Serves `server:/share` from `<dir>/<server>/<share>`, in this process.
-pub(crate) struct Directories {
+struct Directories {
     dir: tempfile::TempDir,
     calls: Mutex<Vec<(Export, Request)>>,
     jobs_ignored: AtomicBool,
 }
 
 impl Directories {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         std::fs::create_dir_all(dir.path().join("srv/share")).unwrap();
         std::fs::write(dir.path().join("srv/canary"), "alive").unwrap();
         Self { dir, calls: Mutex::default(), jobs_ignored: AtomicBool::new(false) }
     }
 
-    pub(crate) fn at(&self, path: &str) -> PathBuf {
+    fn at(&self, path: &str) -> PathBuf {
         self.dir.path().join("srv/share").join(path)
     }
 
     /// Jobs are accepted from now on, but never run.
-    pub(crate) fn ignore_jobs(&self) {
+    fn ignore_jobs(&self) {
         self.jobs_ignored.store(true, Ordering::Relaxed);
     }
 
@@ -78,28 +80,43 @@ impl ShareClient for Directories {
     }
 }
 
-struct OneClaim;
+/// A cluster with one claim and one volume.
+#[derive(Debug)]
+struct Objects;
 
 #[async_trait]
-impl Claims for OneClaim {
+impl ClusterObjects for Objects {
     async fn claim(&self, namespace: &str, name: &str) -> Result<Option<ClaimMetadata>, String> {
         let labels = BTreeMap::from([("team".to_owned(), "blue".to_owned())]);
         let found = (namespace, name) == ("ns", "data");
         Ok(found.then(|| ClaimMetadata { labels, ..ClaimMetadata::default() }))
+    }
+
+    async fn volume(&self, name: &str) -> Result<Option<VolumeMount>, String> {
+        let volume = VolumeMount {
+            handle: "srv#share#pvc-1##".to_owned(),
+            attributes: map(&[("server", "srv"), ("share", "/share"), ("tls", "mtls")]),
+            mount_options: vec!["nfsvers=4.2".to_owned()],
+        };
+        match name {
+            "pvc-1" => Ok(Some(volume)),
+            "unreadable" => Err("forbidden".to_owned()),
+            _ => Ok(None),
+        }
     }
 }
 
 fn controller(default_on_delete: OnDelete) -> (Arc<Directories>, Controller) {
     let directories = Arc::new(Directories::new());
     let options = ControllerOptions { default_on_delete, ..ControllerOptions::default() };
-    (directories.clone(), Controller::new(directories, Some(Arc::new(OneClaim)), options))
+    (directories.clone(), Controller::new(directories, Some(Arc::new(Objects)), options))
 }
 
-pub(super) fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-pub(super) fn requested(name: &str, pairs: &[(&str, &str)]) -> NewVolume {
+fn requested(name: &str, pairs: &[(&str, &str)]) -> NewVolume {
     let mut parameters = map(&[("server", "srv"), ("share", "/share")]);
     parameters.extend(map(pairs));
     NewVolume::new(name, vec![Capability::mount("", AccessMode::MultiNodeMultiWriter)])
@@ -229,6 +246,39 @@ async fn delete_mounts_with_the_options_of_the_secret_or_of_the_class() {
         .map(|(export, _)| export.options.clone())
         .collect();
     assert_eq!(options, [vec!["vers=4.1", "xprtsec=mtls"], vec!["sec=krb5p"]]);
+}
+
+/// B9: a restarted driver knows no options. The PersistentVolume has those of the class.
+#[tokio::test]
+async fn restarted_driver_mounts_with_the_options_of_the_persistent_volume() {
+    let options = vec!["vers=4.2".to_owned(), "xprtsec=mtls".to_owned()];
+    for (id, expected) in [
+        ("srv#share#pvc-1##", &options[..]),
+        ("srv#share#team/data#pvc-1#", &options),
+        ("srv#share#other##", &[]),
+        ("srv#share#unreadable##", &[]),
+        // A crafted handle does not get the options of a volume on another share.
+        ("srv#elsewhere#pvc-1##", &[]),
+    ] {
+        let (directories, controller) = controller(OnDelete::Delete);
+        let _ = controller.delete(&DeleteVolume::new(id)).await;
+        let calls = directories.calls.lock().unwrap();
+        assert!(
+            !calls.is_empty() && calls.iter().all(|(export, _)| export.options == expected),
+            "{id}: {calls:?}"
+        );
+    }
+    let (directories, controller) = controller(OnDelete::Delete);
+    controller.expand(&ExpandVolume::new("srv#share#pvc-1##", SizeRange::default())).await.unwrap_err();
+    let id = "srv#share#snap-1#snap-1#pvc-1";
+    wharf_driver::backend::Snapshots::delete_snapshot(
+        &controller,
+        &wharf_driver::backend::DeleteSnapshot::new(id),
+    )
+    .await
+    .unwrap();
+    let calls = directories.calls.lock().unwrap();
+    assert!(calls.iter().all(|(export, _)| export.options == options), "{calls:?}");
 }
 
 #[tokio::test]

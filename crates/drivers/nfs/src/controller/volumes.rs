@@ -35,7 +35,11 @@ impl Volumes for Controller {
         }
         let response = self.call_with_job(&plan.export, Request::CreateVolume(plan.request)).await;
         match response.map_err(CallError::from)? {
-            Response::CreateVolume(created) => Ok(to_sdk_volume(&created.map_err(CallError::from)?)),
+            Response::CreateVolume(created) => {
+                let created = created.map_err(CallError::from)?;
+                tracing::info!(volume_handle = created.handle, limited = created.limited, "created volume");
+                Ok(to_sdk_volume(&created))
+            }
             other => Err(CallError::from(unexpected(&other)).into()),
         }
     }
@@ -49,7 +53,7 @@ impl Volumes for Controller {
                 return Ok(());
             }
         };
-        let export = self.export(&location, &request.secrets).map_err(BackendError::Internal)?;
+        let export = self.export(&location, &request.secrets).await.map_err(BackendError::Internal)?;
         let delete = share::DeleteVolume {
             handle: request.id.clone(),
             default_on_delete: self.options.default_on_delete,
@@ -65,7 +69,7 @@ impl Volumes for Controller {
 
     async fn get(&self, request: &GetVolume) -> Result<Option<Volume>, BackendError> {
         if let Ok(location) = VolumeHandle::parse(&request.id).and_then(|handle| handle.location()) {
-            let export = self.export(&location, &request.secrets).map_err(BackendError::Internal)?;
+            let export = self.export(&location, &request.secrets).await.map_err(BackendError::Internal)?;
             if let Some(found) = self.find(&export, &request.id, Some(location.path)).await? {
                 return Ok(Some(to_sdk_volume(&found)));
             }
@@ -95,7 +99,7 @@ impl Expansion for Controller {
         let id = &request.id;
         let missing = || ExpandError::NotFound(format!("there is no volume {id}"));
         let location = VolumeHandle::parse(id).and_then(|handle| handle.location()).map_err(|_| missing())?;
-        let export = self.export(&location, &request.secrets).map_err(BackendError::Internal)?;
+        let export = self.export(&location, &request.secrets).await.map_err(BackendError::Internal)?;
         // Without a required size, the limit is what the caller wants.
         let size = match (request.size.required, request.size.limit) {
             (0, Some(limit)) => limit,
@@ -153,7 +157,7 @@ impl Clones for Controller {}
 impl Controller {
     /// Reads the labels and annotations that a template needs.
     async fn read_claim(&self, parameters: &mut ClassParameters) -> Result<(), CreateError> {
-        let Some(claims) = &self.claims else { return Ok(()) };
+        let Some(objects) = &self.objects else { return Ok(()) };
         let (Some(namespace), Some(name)) =
             (&parameters.metadata.pvc_namespace, &parameters.metadata.pvc_name)
         else {
@@ -163,7 +167,7 @@ impl Controller {
         };
         let unavailable =
             |reason| BackendError::Unavailable(format!("failed to read claim {namespace}/{name}: {reason}"));
-        let claim = claims.claim(namespace, name).await.map_err(unavailable)?;
+        let claim = objects.claim(namespace, name).await.map_err(unavailable)?;
         let claim = claim.ok_or_else(|| unavailable("it does not exist".to_owned()))?;
         parameters.metadata.labels = Some(claim.labels);
         parameters.metadata.annotations = Some(claim.annotations);
@@ -185,11 +189,11 @@ impl Controller {
     }
 }
 
-/// The capacity is 0, "unknown", as with csi-driver-nfs: nothing enforces it.
+/// The capacity is 0, "unknown", as with csi-driver-nfs, if nothing enforces it.
 fn to_sdk_volume(info: &VolumeInfo) -> Volume {
     Volume {
         id: info.handle.clone(),
-        capacity: 0,
+        capacity: if info.limited { info.size } else { 0 },
         context: info.context.clone(),
         source: info.source.clone(),
         ..Volume::default()

@@ -8,7 +8,7 @@ use crate::mount;
 use crate::options::combine;
 use crate::parameters::VolumeAttributes;
 use crate::path::{RECORDS, SharePath};
-use crate::template::{self, TemplateError};
+use crate::template;
 
 /// Settings that decide about requests.
 #[derive(Debug, Clone, Default)]
@@ -106,17 +106,7 @@ fn path_of(attributes: &VolumeAttributes) -> Result<String, TargetError> {
     if attributes.sub_dir.trim_matches('/').is_empty() {
         return Ok(format!("/{share}"));
     }
-    let sub_dir = match template::resolve(&attributes.sub_dir, &attributes.metadata) {
-        Ok(resolved) => resolved,
-        // csi-driver-nfs left what it could not replace: the volume's directory has the template's text as its name.
-        Err(
-            TemplateError::Open(_)
-            | TemplateError::Unknown(_)
-            | TemplateError::NoMetadata(_)
-            | TemplateError::NoClaim(_),
-        ) => attributes.sub_dir.clone(),
-        Err(error @ (TemplateError::Missing(_) | TemplateError::Value { .. })) => return Err(invalid(error)),
-    };
+    let sub_dir = template::resolve_existing(&attributes.sub_dir, &attributes.metadata).map_err(invalid)?;
     let sub_dir = SharePath::new(&sub_dir).map_err(invalid)?;
     match share {
         "" => Ok(format!("/{sub_dir}")),

@@ -53,6 +53,20 @@ fn modes_and_owners_of_new_directories() {
 }
 
 #[test]
+fn quota_is_required_or_if_available() {
+    for (pairs, mode) in [
+        (&[][..], QuotaMode::IfAvailable),
+        (&[("quota", "ifAvailable")], QuotaMode::IfAvailable),
+        (&[("Quota", "Required")], QuotaMode::Required),
+    ] {
+        assert_eq!(class(pairs).unwrap().quota, mode, "{pairs:?}");
+    }
+    for value in ["", "off", "true", "1Gi"] {
+        assert!(class(&[("quota", value)]).is_err(), "{value:?}");
+    }
+}
+
+#[test]
 fn parameters_of_nfs_subdir_are_aliases() {
     for (pairs, policy) in [
         (&[("archiveOnDelete", "false")][..], Some(OnDelete::Delete)),

@@ -12,7 +12,7 @@ use super::record::{
 };
 use super::store::Swap;
 use super::{Adopt, ErrorKind, Share, ShareError, VolumeInfo};
-use crate::parameters::OnDelete;
+use crate::parameters::{OnDelete, QuotaMode};
 
 impl Share {
     pub(super) fn adopt(&self, request: &Adopt) -> Result<VolumeInfo, ShareError> {
@@ -28,7 +28,7 @@ impl Share {
             let slot = self.read_record::<VolumeRecord>(&request.handle)?;
             if let Some(volume) = &slot.record {
                 return match (volume.state, volume.path == request.path) {
-                    (VolumeState::Ready, true) => Ok(info(volume, true)),
+                    (VolumeState::Ready, true) => Ok(info(volume, true, self.is_limited(volume)?)),
                     _ => Err(refused(request, "has a record already, with another directory or state")),
                 };
             }
@@ -48,9 +48,10 @@ impl Share {
                 mode: None,
                 uid: None,
                 gid: None,
+                quota: QuotaMode::IfAvailable,
             };
             if let Swap::Done(_) = self.swap_record(&slot, Some(volume.clone()))? {
-                return Ok(info(&volume, true));
+                return Ok(info(&volume, true, self.is_limited(&volume)?));
             }
         }
         Err(contended(&request.handle))
@@ -67,6 +68,7 @@ impl Share {
                 origin: Origin::Adopted,
                 identity: Some(DirectoryIdentity { file_id, xattr: None }),
                 kept: OnDelete::default(),
+                limited: false,
                 usage: DirectoryUse::Volume {
                     references: BTreeSet::from([request.handle.clone()]),
                     state: DirectoryState::Ready,

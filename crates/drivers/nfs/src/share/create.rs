@@ -41,26 +41,26 @@ impl Share {
                         return Err(ShareError::new(ErrorKind::AlreadyExists, message));
                     }
                     if existing.state == VolumeState::Ready {
-                        return Ok(info(&existing, true));
+                        return Ok(info(&existing, true, self.is_limited(&existing)?));
                     }
                     (slot, existing)
                 }
             };
-            match self.make_directory(&volume) {
-                Ok(()) => {}
+            let limited = match self.make_directory(&volume) {
+                Ok(limited) => limited,
                 Err(error) => {
                     if is_final(error.kind) {
                         self.undo_create(&slot, &volume)?;
                     }
                     return Err(error);
                 }
-            }
+            };
             if volume.source.is_some() {
                 self.forget_job(&JobKey::Volume(volume.handle.clone()))?;
             }
             let ready = VolumeRecord { state: VolumeState::Ready, ..volume };
             if let Swap::Done(_) = self.swap_record(&slot, Some(ready.clone()))? {
-                return Ok(info(&ready, true));
+                return Ok(info(&ready, true, limited));
             }
         }
         Err(contended(&request.handle))
@@ -139,6 +139,7 @@ fn new_record(request: &CreateVolume) -> VolumeRecord {
         mode: request.mode,
         uid: request.uid,
         gid: request.gid,
+        quota: request.quota,
     }
 }
 
@@ -157,11 +158,13 @@ fn difference(existing: &VolumeRecord, request: &CreateVolume) -> Option<&'stati
     (existing.context != request.context).then_some("parameters")
 }
 
-pub(super) fn info(volume: &VolumeRecord, present: bool) -> VolumeInfo {
+pub(super) fn info(volume: &VolumeRecord, present: bool, limited: bool) -> VolumeInfo {
     VolumeInfo {
         handle: volume.handle.clone(),
         path: volume.path.clone(),
         size: volume.size,
+        limited,
+        used: None,
         context: volume.context.clone(),
         options: volume.options.clone(),
         source: volume.source.clone(),

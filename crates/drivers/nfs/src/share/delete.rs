@@ -266,6 +266,7 @@ impl Share {
                     origin: Origin::Created,
                     identity: None,
                     kept: OnDelete::default(),
+                    limited: false,
                     usage,
                 };
                 Ok(matches!(self.swap_record(&slot, Some(record))?, Swap::Done(_)))

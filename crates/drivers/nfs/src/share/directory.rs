@@ -33,8 +33,8 @@ pub(super) enum Found {
 }
 
 impl Share {
-    /// Makes sure that the volume's directory is in place and references the volume.
-    pub(super) fn make_directory(&self, volume: &VolumeRecord) -> Result<(), ShareError> {
+    /// Makes sure that the volume's directory is in place and references the volume. Returns whether it is limited.
+    pub(super) fn make_directory(&self, volume: &VolumeRecord) -> Result<bool, ShareError> {
         for _ in 0..ATTEMPTS {
             self.make_parents(&volume.path)?;
             let slot = self.read_record::<DirectoryRecord>(volume.path.as_str())?;
@@ -70,7 +70,9 @@ impl Share {
                     let usage = DirectoryUse::Volume { references, state: DirectoryState::Ready };
                     self.swap_record(&slot, Some(DirectoryRecord { usage, ..directory }))?;
                 }
-                DirectoryUse::Volume { state: DirectoryState::Ready, .. } => return Ok(()),
+                DirectoryUse::Volume { state: DirectoryState::Ready, .. } => {
+                    return self.check_limit(volume, &directory);
+                }
                 DirectoryUse::Volume { state: DirectoryState::Creating { staging }, .. } => {
                     match (&directory.identity, staging) {
                         (Some(identity), Some(staging)) => self.place(volume, &slot, identity, staging)?,
@@ -85,25 +87,26 @@ impl Share {
     /// The first record of a volume's directory: to be created, or one that exists and is not the driver's.
     fn new_directory(&self, volume: &VolumeRecord) -> Result<DirectoryRecord, ShareError> {
         let references = BTreeSet::from([volume.handle.clone()]);
-        let (path, kept) = (volume.path.clone(), OnDelete::default());
+        let (path, kept, limited) = (volume.path.clone(), OnDelete::default(), false);
         Ok(match self.stat(volume.path.as_path())? {
             None => {
                 let state = DirectoryState::Creating { staging: None };
                 let usage = DirectoryUse::Volume { references, state };
-                DirectoryRecord { path, origin: Origin::Created, identity: None, kept, usage }
+                DirectoryRecord { path, origin: Origin::Created, identity: None, kept, limited, usage }
             }
             Some(entry) => {
                 let identity = existing_directory(&volume.path, &entry)?;
                 refuse_source(volume)?;
                 let usage = DirectoryUse::Volume { references, state: DirectoryState::Ready };
-                DirectoryRecord { path, origin: Origin::Existing, identity: Some(identity), kept, usage }
+                let (origin, identity) = (Origin::Existing, Some(identity));
+                DirectoryRecord { path, origin, identity, kept, limited, usage }
             }
         })
     }
 
     /// Makes the new directory in the staging area and records it. If another controller was faster, its directory is used.
     fn stage(&self, volume: &VolumeRecord, slot: &Slot<DirectoryRecord>) -> Result<(), ShareError> {
-        let staging = match volume.source {
+        let (staging, limited) = match volume.source {
             None => self.stage_empty(volume)?,
             Some(_) => self.staged_content(volume)?,
         };
@@ -115,7 +118,7 @@ impl Share {
         let identity = DirectoryIdentity { file_id: entry.file_id, xattr: named.then_some(xattr) };
         let Some(directory) = slot.record.clone() else { return Ok(()) };
         let usage = with_state(&directory.usage, DirectoryState::Creating { staging: Some(staging.clone()) });
-        let recorded = DirectoryRecord { identity: Some(identity), usage, ..directory };
+        let recorded = DirectoryRecord { identity: Some(identity), limited, usage, ..directory };
         match self.swap_record(slot, Some(recorded))? {
             Swap::Done(_) => Ok(()),
             // The copy of a source is one for all controllers.
@@ -124,14 +127,22 @@ impl Share {
         }
     }
 
-    /// Makes an empty directory in the staging area, with the owner and mode of the class.
-    fn stage_empty(&self, volume: &VolumeRecord) -> Result<String, ShareError> {
+    /// Makes an empty directory in the staging area, with the owner, mode and limit of the class.
+    fn stage_empty(&self, volume: &VolumeRecord) -> Result<(String, bool), ShareError> {
         let staging = self.new_id()?;
         self.ensure_dir(&own(["staging", &staging]))?;
         let data = staged(&staging);
         self.ensure_dir(&data)?;
+        let limited = match self.limit_staged(volume, &staging) {
+            Ok(limited) => limited,
+            // A repeat would make another one, for as long as the agent does not answer.
+            Err(error) => {
+                self.discard(&own(["staging", &staging]))?;
+                return Err(error);
+            }
+        };
         self.set_attributes(volume, &data)?;
-        Ok(staging)
+        Ok((staging, limited))
     }
 
     /// Sets the owner and the mode that the class requests for a volume's directory.
@@ -222,29 +233,44 @@ impl Share {
     /// Makes one parent; false if its own parent was removed meanwhile.
     fn make_parent(&self, path: &SharePath, parent: &SharePath) -> Result<bool, ShareError> {
         let record = |origin, identity| {
-            let (path, kept) = (parent.clone(), OnDelete::default());
-            Some(DirectoryRecord { path, origin, identity, kept, usage: DirectoryUse::Parent })
+            let (path, kept, limited) = (parent.clone(), OnDelete::default(), false);
+            Some(DirectoryRecord { path, origin, identity, kept, limited, usage: DirectoryUse::Parent })
         };
+        // Another controller may finish with the parent, and remove its record, between the intent that is read here and
+        // the directory that is then created here. The directory is the driver's all the same.
+        let mut created = None;
         for _ in 0..ATTEMPTS {
             let slot = self.read_record::<DirectoryRecord>(parent.as_str())?;
+            let found = |entry: &Entry| {
+                let identity = existing_directory(parent, entry)?;
+                let own = created.as_ref() == Some(&identity);
+                Ok(record(if own { Origin::Created } else { Origin::Existing }, Some(identity)))
+            };
             let next = match &slot.record {
                 None => match self.stat(parent.as_path())? {
                     None => record(Origin::Created, None),
-                    Some(entry) => record(Origin::Existing, Some(existing_directory(parent, &entry)?)),
+                    Some(entry) => found(&entry)?,
                 },
-                Some(DirectoryRecord { usage: DirectoryUse::Parent, identity: Some(identity), .. }) => {
-                    match (self.compare(parent.as_path(), identity)?, self.stat(parent.as_path())?) {
-                        (Found::Same, _) => return Ok(true),
-                        (_, Some(entry)) => {
-                            record(Origin::Existing, Some(existing_directory(parent, &entry)?))
-                        }
-                        (_, None) => record(Origin::Created, None),
+                Some(DirectoryRecord {
+                    usage: DirectoryUse::Parent,
+                    identity: Some(identity),
+                    origin,
+                    ..
+                }) => match (self.compare(parent.as_path(), identity)?, self.stat(parent.as_path())?) {
+                    (Found::Same, _) if *origin == Origin::Existing && created.as_ref() == Some(identity) => {
+                        record(Origin::Created, created.clone())
                     }
-                }
+                    (Found::Same, _) => return Ok(true),
+                    (_, Some(entry)) => found(&entry)?,
+                    (_, None) => record(Origin::Created, None),
+                },
                 // The intent was recorded before: an empty directory that is there now is the driver's.
                 Some(DirectoryRecord { usage: DirectoryUse::Parent, identity: None, .. }) => {
                     match self.create_parent(parent)? {
-                        Some((origin, identity)) => record(origin, Some(identity)),
+                        Some((origin, identity)) => {
+                            created = (origin == Origin::Created).then(|| identity.clone());
+                            record(origin, Some(identity))
+                        }
                         None => return Ok(false),
                     }
                 }

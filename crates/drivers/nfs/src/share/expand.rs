@@ -18,12 +18,15 @@ impl Share {
             return Ok(None);
         }
         let directory = self.read_record::<DirectoryRecord>(volume.path.as_str())?;
+        let limited = directory.record.as_ref().filter(|directory| directory.limited);
+        let used = limited.and_then(|directory| self.usage(&volume, directory));
+        let limited = limited.is_some();
         let identity = directory.record.and_then(|directory| directory.identity);
         let present = match identity {
             Some(identity) => self.compare(volume.path.as_path(), &identity)? == Found::Same,
             None => false,
         };
-        Ok(Some(info(&volume, present)))
+        Ok(Some(VolumeInfo { used, ..info(&volume, present, limited) }))
     }
 
     /// A volume of csi-driver-nfs that was not adopted.
@@ -37,6 +40,8 @@ impl Share {
             handle: request.handle.clone(),
             path: path.clone(),
             size: 0,
+            limited: false,
+            used: None,
             context: Default::default(),
             options: Vec::new(),
             source: None,
@@ -45,7 +50,7 @@ impl Share {
         }))
     }
 
-    /// Records a larger size. NFS does not enforce it.
+    /// Raises the limit of a volume that has one, and records the larger size.
     pub(super) fn expand_volume(&self, request: &ExpandVolume) -> Result<VolumeInfo, ShareError> {
         for _ in 0..ATTEMPTS {
             let slot = self.read_record::<VolumeRecord>(&request.handle)?;
@@ -53,18 +58,25 @@ impl Share {
                 let message = format!("there is no volume {}", request.handle);
                 return Err(ShareError::new(ErrorKind::NotFound, message));
             };
+            let directory = self.read_record::<DirectoryRecord>(volume.path.as_str())?.record;
+            let limited = directory.filter(|directory| directory.limited);
             if request.size <= volume.size {
-                return Ok(info(&volume, true));
+                return Ok(info(&volume, true, limited.is_some()));
+            }
+            // Before the record: a size that is recorded can be used.
+            if let Some(directory) = &limited {
+                self.raise_limit(&volume, directory, request.size)?;
             }
             let expanded = VolumeRecord { size: request.size, ..volume };
             if let Swap::Done(_) = self.swap_record(&slot, Some(expanded.clone()))? {
-                return Ok(info(&expanded, true));
+                return Ok(info(&expanded, true, limited.is_some()));
             }
         }
         Err(contended(&request.handle))
     }
 
     pub(super) fn capacity(&self) -> Result<CapacityInfo, ShareError> {
-        self.files.capacity().during("read the capacity of", "the share")
+        let capacity = self.files.capacity().during("read the capacity of", "the share")?;
+        self.unpromised_capacity(capacity)
     }
 }

@@ -150,7 +150,7 @@ impl Share {
         let target = in_staging(&job.attempt, &snapshot.format.file_name());
         let Some(format) = snapshot.format.archive() else {
             let report = self.copy_directory(path, &target, &snapshot.name, job)?;
-            return self.job_done(report, None);
+            return self.job_done(report, None, false);
         };
         let step = "create an archive for";
         let from = self.files.open_dir(path).during("open the source of", &snapshot.name)?;
@@ -164,7 +164,7 @@ impl Share {
         };
         let packed = archive::pack(from.as_fd(), &out, format, &|progress| self.heartbeat(job, progress))
             .map_err(|error| copy_error("create snapshot", &snapshot.name, &error))?;
-        self.job_done(packed.report, Some(packed.sha256))
+        self.job_done(packed.report, Some(packed.sha256), false)
     }
 
     fn copy_to_volume(
@@ -174,12 +174,13 @@ impl Share {
         job: &OwnedJob,
     ) -> Result<JobResult, ShareError> {
         let target = in_staging(&job.attempt, "data");
+        self.ensure_dir(&target)?;
+        let limited = self.limit_staged(volume, &job.attempt)?;
         let report = match source {
             ContentSource::Volume { path, .. } | ContentSource::Tree { path, .. } => {
                 self.copy_directory(path, &target, &volume.handle, job)?
             }
             ContentSource::Archive { path, format, sha256, .. } => {
-                self.ensure_dir(&target)?;
                 let input = self.files.open_file(path).during("open the snapshot for", &volume.handle)?;
                 let to = self.files.open_dir(&target).during("open the new directory of", &volume.handle)?;
                 let options = UnpackOptions { sha256: sha256.clone(), ..UnpackOptions::default() };
@@ -198,7 +199,7 @@ impl Share {
             self.files.set_mode(&target, mode).during("set the mode of the directory of", &volume.handle)?;
         }
         self.files.sync(&target).during("sync the directory of", &volume.handle)?;
-        self.job_done(report, None)
+        self.job_done(report, None, limited)
     }
 
     fn copy_directory(
@@ -209,16 +210,24 @@ impl Share {
         job: &OwnedJob,
     ) -> Result<CopyReport, ShareError> {
         self.ensure_dir(to)?;
+        let progress = |progress: Progress| self.heartbeat(job, progress);
+        if let Some(report) = self.copy_by_agent(from, to, object, &progress)? {
+            return Ok(report);
+        }
         let from = self.files.open_dir(from).during("open the source of", object)?;
         let to = self.files.open_dir(to).during("open the copy for", object)?;
-        let progress = |progress: Progress| self.heartbeat(job, progress);
         copy::copy_tree(from.as_fd(), to.as_fd(), &CopyOptions::default(), &progress)
             .map_err(|error| copy_error("copy the content of", object, &error))
     }
 
-    fn job_done(&self, report: CopyReport, sha256: Option<String>) -> Result<JobResult, ShareError> {
+    fn job_done(
+        &self,
+        report: CopyReport,
+        sha256: Option<String>,
+        limited: bool,
+    ) -> Result<JobResult, ShareError> {
         let now = self.server_time()?.duration_since(SystemTime::UNIX_EPOCH);
-        Ok(JobResult { report, sha256, finished: now.map_or(0, |now| now.as_secs()) })
+        Ok(JobResult { report, sha256, finished: now.map_or(0, |now| now.as_secs()), limited })
     }
 
     /// Whether the source was there until the end. While a directory is deleted, its entries vanish one by one, and the copy

@@ -8,7 +8,7 @@ use wharf_driver::backend::VolumeContentSource;
 use super::ShareError;
 use super::snapshot_record::{JobKey, SnapshotFormat};
 use crate::copy::CopyReport;
-use crate::parameters::OnDelete;
+use crate::parameters::{OnDelete, QuotaMode};
 use crate::path::SharePath;
 
 /// One operation on a share.
@@ -117,6 +117,9 @@ pub struct CreateVolume {
     pub uid: Option<u32>,
     /// The group of a new directory.
     pub gid: Option<u32>,
+    /// Whether the volume must be limited to its size.
+    #[serde(default)]
+    pub quota: QuotaMode,
 }
 
 /// Deletes a volume.
@@ -185,8 +188,12 @@ pub struct VolumeInfo {
     pub handle: String,
     /// The volume's directory.
     pub path: SharePath,
-    /// The recorded size in bytes; 0 if none was requested. Not enforced.
+    /// The recorded size in bytes; 0 if none was requested.
     pub size: u64,
+    /// Whether the server enforces the size.
+    pub limited: bool,
+    /// Bytes in use, of a volume whose size is enforced; only from [`Request::GetVolume`].
+    pub used: Option<u64>,
     /// The volume context.
     pub context: BTreeMap<String, String>,
     /// The mount options of its class.

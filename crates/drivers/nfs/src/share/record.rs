@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use wharf_driver::backend::VolumeContentSource;
 
-use crate::parameters::OnDelete;
+use crate::parameters::{OnDelete, QuotaMode};
 use crate::path::SharePath;
 
 /// The record version that this release writes, and the newest that it reads.
@@ -83,6 +83,9 @@ pub struct VolumeRecord {
     pub uid: Option<u32>,
     /// The group of a new directory.
     pub gid: Option<u32>,
+    /// Whether the volume must be limited to its size.
+    #[serde(default)]
+    pub quota: QuotaMode,
 }
 
 /// The name of a CreateVolume request, and the volume that was created for it.
@@ -179,9 +182,19 @@ pub struct DirectoryRecord {
     /// The most careful `onDelete` of the volumes in it that were deleted before the last one.
     #[serde(default)]
     pub kept: OnDelete,
+    /// Whether the server's agent limits it.
+    #[serde(default)]
+    pub limited: bool,
     /// What it is used for.
     #[serde(flatten)]
     pub usage: DirectoryUse,
+}
+
+impl DirectoryRecord {
+    /// Whether more than one volume uses it.
+    pub fn is_shared(&self) -> bool {
+        matches!(&self.usage, DirectoryUse::Volume { references, .. } if references.len() > 1)
+    }
 }
 
 /// A kind of record that is kept in a [`super::store::Store`].

@@ -227,6 +227,7 @@ impl Share {
             mode: None,
             uid: None,
             gid: None,
+            quota: Default::default(),
         };
         match self.swap_record(&slot, Some(deleting))? {
             Swap::Done(slot) => self.finish_delete(&slot).map(|()| true),

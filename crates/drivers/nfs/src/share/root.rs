@@ -9,6 +9,7 @@ use super::error::During as _;
 use super::files::{Entry, EntryKind, LinuxFiles, ShareFiles};
 use super::record::{Envelope, ShareRecord, VERSION, to_bytes};
 use super::{ErrorKind, Request, Response, ShareError};
+use crate::agent::ServerAgent;
 use crate::path::RECORDS;
 
 /// What a share takes from the process: randomness and limits.
@@ -20,17 +21,24 @@ pub struct ShareEnvironment {
     pub grace: Duration,
     /// How often a copy shows that it is alive. After three times this long without a sign it is taken over.
     pub lease: Duration,
+    /// The agent beside the NFS server, which sets quotas.
+    pub agent: Option<Arc<dyn ServerAgent>>,
 }
 
 impl Default for ShareEnvironment {
-    /// Random UUIDs, one hour, and 20 seconds.
+    /// Random UUIDs, one hour, 20 seconds, and no agent.
     fn default() -> Self {
         let new_id = || {
             wharf_linux::random_uuid().map_err(|error| {
                 ShareError::new(ErrorKind::Internal, format!("failed to read a random UUID: {error}"))
             })
         };
-        Self { new_id: Arc::new(new_id), grace: Duration::from_secs(3600), lease: Duration::from_secs(20) }
+        Self {
+            new_id: Arc::new(new_id),
+            grace: Duration::from_secs(3600),
+            lease: Duration::from_secs(20),
+            agent: None,
+        }
     }
 }
 

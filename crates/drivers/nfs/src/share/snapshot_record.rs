@@ -112,6 +112,9 @@ pub struct JobResult {
     pub sha256: Option<String>,
     /// When the copy was complete, by the server's clock: seconds since 1970.
     pub finished: u64,
+    /// Whether the server's agent limits the directory.
+    #[serde(default)]
+    pub limited: bool,
 }
 
 impl Record for SnapshotRecord {

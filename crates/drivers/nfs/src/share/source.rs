@@ -8,7 +8,7 @@ use super::{ErrorKind, Share, ShareError};
 impl Share {
     /// The ID of a staging directory whose `data` is a complete copy of the volume's source. Until the copy is complete,
     /// the error is [`ErrorKind::InProgress`].
-    pub(super) fn staged_content(&self, volume: &VolumeRecord) -> Result<String, ShareError> {
+    pub(super) fn staged_content(&self, volume: &VolumeRecord) -> Result<(String, bool), ShareError> {
         let job = JobKey::Volume(volume.handle.clone());
         let complete = self.job_result(&job)?;
         if self.stat(&staged(&complete.attempt))?.is_none() {
@@ -17,6 +17,6 @@ impl Share {
             let message = format!("the copy for {job} is gone; it starts again");
             return Err(ShareError::new(ErrorKind::InProgress { percent: None }, message));
         }
-        Ok(complete.attempt)
+        Ok((complete.attempt, complete.result.limited))
     }
 }

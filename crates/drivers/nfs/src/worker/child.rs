@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -11,7 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::process::Process;
-use super::protocol::{FromWorker, MAX_LINE, Root, ToWorker, decode, encode};
+use super::protocol::{FromWorker, MAX_LINE, ToWorker, decode, encode};
 use super::workers::Phase;
 use super::{Export, WorkerError};
 use crate::mount::Version;
@@ -55,10 +54,10 @@ pub(super) async fn next_message<R: AsyncRead + Unpin>(
     }
 }
 
-/// Sends what to open, and waits until it is open.
+/// Sends what to open ([`ToWorker::Open`]), and waits until it is open.
 pub(super) async fn open(
     process: &mut Process,
-    (root, mount_dir): (Root, PathBuf),
+    first: ToWorker,
     export: &Export,
     deadline: Instant,
     allowed: Duration,
@@ -67,7 +66,7 @@ pub(super) async fn open(
     let (mut input, output) = process.pipes().map_err(internal)?;
     let mut lines = BufReader::new(output);
     let opened = async {
-        let line = encode(&ToWorker::Open { root, mount_dir }).map_err(internal)?;
+        let line = encode(&first).map_err(internal)?;
         // A worker that has failed may not read it; its message says why.
         let _ = input.write_all(&line).await;
         match next_message(&mut lines, &mut Vec::new()).await.map_err(internal)? {

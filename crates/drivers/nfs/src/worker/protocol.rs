@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::agent::AgentAccess;
 use crate::mount::{MountFailure, MountPlan, Version};
 use crate::share;
 
@@ -26,8 +27,8 @@ pub enum Root {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum ToWorker {
-    /// The first message: what to open, and the directory to mount it in.
-    Open { root: Root, mount_dir: PathBuf },
+    /// The first message: what to open, the directory to mount it in, and the agent of the server.
+    Open { root: Root, mount_dir: PathBuf, agent: Option<AgentAccess> },
     /// A request with a number that its response repeats.
     Request { id: u64, request: share::Request },
 }

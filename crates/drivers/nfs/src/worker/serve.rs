@@ -14,6 +14,7 @@ use wharf_linux::{Linux, MountRequest, Mounts as _};
 use super::node_request::{self, NodeRequest};
 use super::protocol::{FromWorker, Root, ToWorker, encode, read};
 use super::{SUBCOMMAND, WorkerErrorKind};
+use crate::agent::{AgentAccess, AgentClient, ServerAgent};
 use crate::mount::{self, MountFailure, Version, libc_errno};
 use crate::share::{ErrorKind, Share, ShareEnvironment, ShareError};
 
@@ -75,8 +76,8 @@ fn serve_node() -> io::Result<()> {
 fn serve_share(kind: Kind) -> io::Result<()> {
     sandbox::die_with_parent()?;
     let mut input = io::stdin().lock();
-    let Some(ToWorker::Open { root, mount_dir }) = read(&mut input)? else { return Ok(()) };
-    let (share, root, version) = match open(&root, &mount_dir) {
+    let Some(ToWorker::Open { root, mount_dir, agent }) = read(&mut input)? else { return Ok(()) };
+    let (share, root, version) = match open(&root, &mount_dir, agent) {
         Ok(opened) => opened,
         Err(failure) => return send(&FromWorker::Failed(failure)),
     };
@@ -126,7 +127,11 @@ fn heartbeat() {
     }
 }
 
-fn open(root: &Root, mount_dir: &Path) -> Result<(Share, PathBuf, Option<Version>), MountFailure> {
+fn open(
+    root: &Root,
+    mount_dir: &Path,
+    agent: Option<AgentAccess>,
+) -> Result<(Share, PathBuf, Option<Version>), MountFailure> {
     let (path, version) = match root {
         Root::Directory(path) => (path.clone(), None),
         Root::Export(plan) => {
@@ -136,7 +141,9 @@ fn open(root: &Root, mount_dir: &Path) -> Result<(Share, PathBuf, Option<Version
             (target.clone(), Some(mount::perform(&Linux::new(), plan, &target)?))
         }
     };
-    let share = Share::open(&path, ShareEnvironment::default()).map_err(|error| failure_of(&error))?;
+    let agent = agent.map(|access| Arc::new(AgentClient::new(access)) as Arc<dyn ServerAgent>);
+    let environment = ShareEnvironment { agent, ..ShareEnvironment::default() };
+    let share = Share::open(&path, environment).map_err(|error| failure_of(&error))?;
     Ok((share, path, version))
 }
 

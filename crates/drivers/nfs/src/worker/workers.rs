@@ -1,6 +1,6 @@
 //! All workers of a driver: at most one share worker per export, jobs, and node workers for single operations.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,8 +16,9 @@ use super::exports::Exports;
 use super::jobs::Jobs;
 use super::node_request::{NodeRequest, NodeResponse};
 use super::process::{Blocked, WorkerProgram, admits};
-use super::protocol::{MAX_LINE, Root, decode, encode};
+use super::protocol::{MAX_LINE, Root, ToWorker, decode, encode};
 use super::{Export, ShareClient, WorkerError};
+use crate::agent::AgentAccess;
 use crate::mount;
 use crate::server::PROBE_DEADLINE;
 use crate::share;
@@ -37,6 +38,8 @@ pub struct WorkerOptions {
     pub shutdown_grace: Duration,
     /// The directory in which a worker mounts its export, in its own mount namespace.
     pub mount_dir: PathBuf,
+    /// The agents of servers, by the server's name in StorageClasses.
+    pub agents: BTreeMap<String, AgentAccess>,
 }
 
 impl Default for WorkerOptions {
@@ -48,6 +51,7 @@ impl Default for WorkerOptions {
             idle: Duration::from_secs(300),
             shutdown_grace: Duration::from_millis(400),
             mount_dir: PathBuf::from("/tmp"),
+            agents: BTreeMap::new(),
         }
     }
 }
@@ -264,7 +268,11 @@ impl Inner {
         let allowed = self.options.start.min(deadline.saturating_duration_since(Instant::now()));
         let opened = child::open(
             &mut process,
-            (root, self.options.mount_dir.clone()),
+            ToWorker::Open {
+                root,
+                mount_dir: self.options.mount_dir.clone(),
+                agent: self.options.agents.get(&export.server).cloned(),
+            },
             export,
             Instant::now() + allowed,
             allowed,

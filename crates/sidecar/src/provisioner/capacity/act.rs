@@ -111,10 +111,13 @@ impl CapacityApi {
 }
 
 fn reference(owner: &OwnerRef) -> Value {
-    let OwnerRef { api_version, kind, name, uid, controller } = owner;
+    let OwnerRef { api_version, kind, name, uid, controller, block_owner_deletion } = owner;
     let mut reference = json!({"apiVersion": api_version, "kind": kind, "name": name, "uid": uid});
     if let Some(controller) = controller {
         reference["controller"] = json!(controller);
+    }
+    if let Some(block) = block_owner_deletion {
+        reference["blockOwnerDeletion"] = json!(block);
     }
     reference
 }
@@ -153,7 +156,14 @@ mod tests {
 
     fn owner(uid: &str) -> OwnerRef {
         let (api_version, kind, name) = ("apps/v1".into(), "DaemonSet".into(), "driver".into());
-        OwnerRef { api_version, kind, name, uid: uid.into(), controller: Some(true) }
+        OwnerRef {
+            api_version,
+            kind,
+            name,
+            uid: uid.into(),
+            controller: Some(true),
+            block_owner_deletion: None,
+        }
     }
 
     fn item() -> Item {
@@ -201,7 +211,7 @@ mod tests {
         };
         let capacity = Capacity { available: 1024, maximum: None };
         let ours = reference(&owner("o"));
-        let user = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c"});
+        let user = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c", "blockOwnerDeletion": true});
         for (before, after) in [
             (json!([]), Some(json!([ours]))),
             (json!([user, reference(&owner("old"))]), Some(json!([user, ours]))),

@@ -94,7 +94,14 @@ fn next(api: &ApiResource, meta: Meta, left: u32) -> Result<OwnerLookup, OwnerEr
     let (kind, name) = (api.kind.to_owned(), meta.name);
     if left == 0 {
         let (api_version, uid) = (api.api_version(), meta.uid);
-        return Ok(OwnerLookup::Found(OwnerRef { api_version, kind, name, uid, controller: Some(true) }));
+        return Ok(OwnerLookup::Found(OwnerRef {
+            api_version,
+            kind,
+            name,
+            uid,
+            controller: Some(true),
+            block_owner_deletion: None,
+        }));
     }
     let controller = meta.owner_references.into_iter().find(|owner| owner.controller == Some(true));
     let owner = controller.ok_or(OwnerError::NoController { kind, name })?;
@@ -115,7 +122,14 @@ mod tests {
 
     fn reference(api_version: &str, kind: &str, controller: Option<bool>) -> OwnerRef {
         let (name, uid) = ("parent".to_owned(), "u-parent".to_owned());
-        OwnerRef { api_version: api_version.into(), kind: kind.into(), name, uid, controller }
+        OwnerRef {
+            api_version: api_version.into(),
+            kind: kind.into(),
+            name,
+            uid,
+            controller,
+            block_owner_deletion: None,
+        }
     }
 
     /// sidecars.md 1.1 "Capacity": ownerRef level.
@@ -134,6 +148,7 @@ mod tests {
             name: "pod".into(),
             uid: "u".into(),
             controller: Some(true),
+            block_owner_deletion: None,
         };
         assert_eq!(next(&Pod::API, pod(vec![replica_set()]), 0).unwrap(), OwnerLookup::Found(own));
         let other = reference("v1", "ConfigMap", None);

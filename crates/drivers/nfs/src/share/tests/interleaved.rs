@@ -206,6 +206,19 @@ const CASES: &[Case] = &[
     },
 ];
 
+/// A controller that is killed between a directory and its record leaves the empty directory in these cases.
+const PARENT_CASES: &[Case] = &[Case {
+    name: "create in parents, meanwhile another volume created there and deleted",
+    prepare: |_| {},
+    undecided: 0,
+    slow: |share| create(share, &volume("h1", "a/b/pvc-1")).map(drop),
+    meanwhile: |fixture| {
+        fixture.create("h2", "a/b/pvc-2").unwrap();
+        fixture.delete("h2").unwrap();
+    },
+    keeps: &[],
+}];
+
 /// What is meanwhile created stays, and its deletion removes it without a trace.
 fn run(case: &Case, kill_after: Option<u64>) {
     for at in case.undecided.. {
@@ -255,7 +268,7 @@ fn run(case: &Case, kill_after: Option<u64>) {
 
 #[test]
 fn slow_controller_does_not_undo_what_another_one_did() {
-    for case in CASES {
+    for case in CASES.iter().chain(PARENT_CASES) {
         run(case, None);
     }
 }

@@ -16,7 +16,7 @@ use crate::share::{
 pub(crate) fn environment(grace: Duration) -> ShareEnvironment {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let new_id = || Ok(format!("{:08x}-id", NEXT.fetch_add(1, Ordering::Relaxed)));
-    ShareEnvironment { new_id: Arc::new(new_id), grace, lease: grace }
+    ShareEnvironment { new_id: Arc::new(new_id), grace, lease: grace, agent: None }
 }
 
 pub(crate) struct Fixture {
@@ -86,6 +86,7 @@ pub(crate) fn volume(handle: &str, path: &str) -> CreateVolume {
         mode: None,
         uid: None,
         gid: None,
+        quota: Default::default(),
     }
 }
 

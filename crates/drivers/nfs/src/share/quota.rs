@@ -1,0 +1,209 @@
+//! Limits on the directories of volumes, through the agent beside the NFS server.
+//!
+//! The limit of a new volume is set while its directory is in the staging area and empty. So a volume that is in place has its
+//! limit, whenever a process ends, and nothing has to be finished or undone.
+
+use super::error::During as _;
+use super::record::{DirectoryRecord, Envelope, ShareRecord, VolumeRecord};
+use super::root::own;
+use super::{CapacityInfo, ErrorKind, Share, ShareError};
+use crate::agent::{AgentError, AgentErrorKind, Answer, Call, Operation, ServerAgent, Tree, TreeId};
+use crate::parameters::QuotaMode;
+
+/// What a volume without limit means for its creation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unlimited {
+    Accept,
+    Refuse(ErrorKind),
+}
+
+/// Whether a volume may be created without a limit, because of this error; `None` if the server has no agent.
+fn unlimited(mode: QuotaMode, error: Option<AgentErrorKind>) -> Unlimited {
+    match (mode, error) {
+        (QuotaMode::IfAvailable, _) => Unlimited::Accept,
+        (QuotaMode::Required, Some(AgentErrorKind::Unreachable)) => Unlimited::Refuse(ErrorKind::Unavailable),
+        (QuotaMode::Required, Some(AgentErrorKind::Failed)) => Unlimited::Refuse(ErrorKind::Internal),
+        (
+            QuotaMode::Required,
+            None | Some(AgentErrorKind::UnknownShare | AgentErrorKind::Refused | AgentErrorKind::Unsupported),
+        ) => Unlimited::Refuse(ErrorKind::Precondition),
+        (QuotaMode::Required, Some(AgentErrorKind::OutOfSpace)) => Unlimited::Refuse(ErrorKind::OutOfSpace),
+    }
+}
+
+const NO_AGENT: &str =
+    "its server has no agent: run `wharf nfs-server` there, and the driver with --server-agent";
+
+impl Share {
+    /// Limits the new, empty directory of a volume in the staging area. Returns whether it has a limit.
+    pub(super) fn limit_staged(&self, volume: &VolumeRecord, staging: &str) -> Result<bool, ShareError> {
+        if volume.size == 0 {
+            return self.without_limit(volume, None, "the request has no size");
+        }
+        let Some(agent) = self.agent() else { return self.without_limit(volume, None, NO_AGENT) };
+        let data = super::directory::staged(staging);
+        let Some(entry) = self.stat(&data)? else {
+            let message = format!("the new directory of volume {} is gone; try again", volume.handle);
+            return Err(ShareError::new(ErrorKind::Unavailable, message));
+        };
+        let id = TreeId::try_from(staging.to_owned())
+            .map_err(|error| ShareError::new(ErrorKind::Internal, error))?;
+        match self.set_limit(&*agent, Tree::Staging(id), entry.file_id, volume.size)? {
+            Ok(()) => Ok(true),
+            Err(error) => self.without_limit(volume, Some(error.kind), &error.message),
+        }
+    }
+
+    /// Checks a directory that is in place. One that another volume uses, too, is limited to the larger size.
+    pub(super) fn check_limit(
+        &self,
+        volume: &VolumeRecord,
+        directory: &DirectoryRecord,
+    ) -> Result<bool, ShareError> {
+        match directory.limited {
+            true if directory.is_shared() => self.raise_limit(volume, directory, volume.size).map(|()| true),
+            true => Ok(true),
+            false if volume.quota == QuotaMode::Required => {
+                self.without_limit(volume, None, "its directory existed before, and has no limit")
+            }
+            false => Ok(false),
+        }
+    }
+
+    /// Raises the limit of a volume that has one.
+    pub(super) fn raise_limit(
+        &self,
+        volume: &VolumeRecord,
+        directory: &DirectoryRecord,
+        size: u64,
+    ) -> Result<(), ShareError> {
+        let failed = |kind, reason: &str| {
+            let message =
+                format!("failed to set the quota of volume {} to {size} bytes: {reason}", volume.handle);
+            ShareError::new(kind, message)
+        };
+        let Some(agent) = self.agent() else { return Err(failed(ErrorKind::Precondition, NO_AGENT)) };
+        let Some(identity) = &directory.identity else {
+            return Err(failed(ErrorKind::Internal, "its directory has no file ID"));
+        };
+        let limited = self.set_limit(&*agent, Tree::Volume(volume.path.clone()), identity.file_id, size)?;
+        limited.map_err(|error| match unlimited(QuotaMode::Required, Some(error.kind)) {
+            Unlimited::Refuse(kind) => failed(kind, &error.message),
+            Unlimited::Accept => failed(ErrorKind::Internal, &error.message),
+        })
+    }
+
+    /// The capacity of the share without what limits promise to volumes, if its agent answers.
+    pub(super) fn unpromised_capacity(&self, share: CapacityInfo) -> Result<CapacityInfo, ShareError> {
+        let Some(agent) = self.agent() else { return Ok(share) };
+        let Some(uuid) = self.uuid()? else { return Ok(share) };
+        match agent.call(&Call { share: uuid, operation: Operation::Capacity }) {
+            Ok(Answer::Capacity { available, .. }) => {
+                Ok(CapacityInfo { available: available.min(share.available), ..share })
+            }
+            Ok(other) => Err(unexpected(&other)),
+            Err(error) => {
+                tracing::warn!(%error, "failed to read what is promised to volumes; reporting all free space");
+                Ok(share)
+            }
+        }
+    }
+
+    /// How much of its limit a directory uses; `None` if the agent does not say it.
+    pub(super) fn usage(&self, volume: &VolumeRecord, directory: &DirectoryRecord) -> Option<u64> {
+        let (agent, identity) = (self.agent()?, directory.identity.as_ref()?);
+        let operation =
+            Operation::GetUsage { tree: Tree::Volume(volume.path.clone()), file_id: identity.file_id };
+        match agent.call(&Call { share: self.uuid().ok()??, operation }) {
+            Ok(Answer::Quota(quota)) => Some(quota.used),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
+    /// Whether the directory of a volume has a limit.
+    pub(super) fn is_limited(&self, volume: &VolumeRecord) -> Result<bool, ShareError> {
+        let directory = self.read_record::<DirectoryRecord>(volume.path.as_str())?.record;
+        Ok(directory.is_some_and(|directory| directory.limited))
+    }
+
+    fn agent(&self) -> Option<std::sync::Arc<dyn ServerAgent>> {
+        self.environment.agent.clone()
+    }
+
+    fn set_limit(
+        &self,
+        agent: &dyn ServerAgent,
+        tree: Tree,
+        file_id: u64,
+        bytes: u64,
+    ) -> Result<Result<(), AgentError>, ShareError> {
+        let share = self.uuid()?.unwrap_or_default();
+        match agent.call(&Call { share, operation: Operation::SetQuota { tree, file_id, bytes } }) {
+            Ok(Answer::Quota(_)) => Ok(Ok(())),
+            Ok(other) => Err(unexpected(&other)),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    fn without_limit(
+        &self,
+        volume: &VolumeRecord,
+        error: Option<AgentErrorKind>,
+        reason: &str,
+    ) -> Result<bool, ShareError> {
+        match unlimited(volume.quota, error) {
+            Unlimited::Accept => {
+                // Most servers have no agent, which is not worth a warning.
+                if error.is_some() {
+                    tracing::warn!(volume_handle = volume.handle, reason, "volume has no quota");
+                }
+                Ok(false)
+            }
+            Unlimited::Refuse(kind) => {
+                let message = format!(
+                    "failed to limit volume {}, and its class has quota: required: {reason}",
+                    volume.handle
+                );
+                Err(ShareError::new(kind, message))
+            }
+        }
+    }
+
+    /// The UUID of the share; `None` before its first volume.
+    pub(super) fn uuid(&self) -> Result<Option<String>, ShareError> {
+        let object = "the share's record";
+        let bytes = self.files.read(&own(["share.json"])).during("read", object)?;
+        let Some(bytes) = bytes else { return Ok(None) };
+        let envelope: Envelope<ShareRecord> = serde_json::from_slice(&bytes).map_err(|error| {
+            ShareError::new(ErrorKind::Internal, format!("failed to read {object}: {error}"))
+        })?;
+        Ok(envelope.record.map(|record| record.uuid))
+    }
+}
+
+fn unexpected(answer: &Answer) -> ShareError {
+    ShareError::new(ErrorKind::Internal, format!("unexpected answer of the NFS server agent: {answer:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn class_decides_whether_a_volume_may_be_unlimited() {
+        use AgentErrorKind as Agent;
+        let refuse = Unlimited::Refuse;
+        for (error, required) in [
+            (None, refuse(ErrorKind::Precondition)),
+            (Some(Agent::Unreachable), refuse(ErrorKind::Unavailable)),
+            (Some(Agent::UnknownShare), refuse(ErrorKind::Precondition)),
+            (Some(Agent::Refused), refuse(ErrorKind::Precondition)),
+            (Some(Agent::Unsupported), refuse(ErrorKind::Precondition)),
+            (Some(Agent::OutOfSpace), refuse(ErrorKind::OutOfSpace)),
+            (Some(Agent::Failed), refuse(ErrorKind::Internal)),
+        ] {
+            assert_eq!(unlimited(QuotaMode::Required, error), required, "{error:?}");
+            assert_eq!(unlimited(QuotaMode::IfAvailable, error), Unlimited::Accept, "{error:?}");
+        }
+    }
+}
