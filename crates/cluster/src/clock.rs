@@ -1,3 +1,3 @@
-//! The wall clock, which a simulation can replace.
+//! The clocks, which a simulation can replace.
 
-pub use wharf_model::system::now;
+pub use wharf_model::system::{monotonic, now};

@@ -147,6 +147,13 @@ pub(crate) struct Subject<'a> {
 }
 
 impl Subject<'_> {
+    /// Whether the request changes anything.
+    pub(crate) fn is_write(&self) -> bool {
+        !matches!(self.method, "GET" | "LIST" | "WATCH")
+    }
+}
+
+impl Subject<'_> {
     pub(crate) fn refusal(&self, message: impl Into<String>) -> Refusal {
         let mut object = self.api.kind.to_owned();
         for part in [self.namespace, self.name, self.creating].into_iter().flatten() {

@@ -1,9 +1,10 @@
 //! Leader election with leases: whether this process may act.
 //!
 //! Guarantees: `Leadership::is_leader` is false from the renew deadline on, counted from before the last successful
-//! renewal was sent. Others take over only after the longer lease duration, so two holders never start steps at the
-//! same time, as long as a started step ends within the difference. A process that loses the lease does not exit; it
-//! tries to acquire it again. [`Leadership::release`] gives it up immediately.
+//! renewal was sent. The [`Fence`] cancels running work then. Others take over only after the longer lease duration, so
+//! what a cancelled request still does in a server has the difference to end. A process that loses the lease does not exit; it
+//! tries to acquire it again. [`Leadership::release`] gives it up immediately. Each candidate has an identity of its own,
+//! so that two processes of one name never both count as the holder.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use wharf_model::panics::catch;
 use wharf_model::{ApiResource, Key, Kind, Meta};
@@ -23,6 +24,10 @@ use crate::{ApiError, Cluster, Store, WatchOptions};
 use decide::{ObservedLease, Step, decide};
 
 mod decide;
+mod fence;
+
+pub use fence::Fence;
+use fence::{Term, holds};
 
 const API: ApiResource = wharf_model::Lease::API;
 
@@ -33,8 +38,9 @@ pub struct LeaseOptions {
     pub namespace: String,
     /// Its name: that of the upstream sidecar with the same role, so that the two are never active together.
     pub name: String,
-    /// This process. A process that restarts under the same identity resumes immediately.
-    pub identity: String,
+    /// The name of this process: that of its pod or host. The identity in the lease also has a random part, because
+    /// several processes may run under one name.
+    pub process: String,
     /// Labels for the lease if this process creates it.
     pub labels: BTreeMap<String, String>,
     /// How long others wait for a holder that does not renew.
@@ -47,11 +53,11 @@ pub struct LeaseOptions {
 
 impl LeaseOptions {
     /// Upstream's times: 15 s, 10 s, 5 s.
-    pub fn new(namespace: impl Into<String>, name: impl Into<String>, identity: impl Into<String>) -> Self {
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>, process: impl Into<String>) -> Self {
         Self {
             namespace: namespace.into(),
             name: name.into(),
-            identity: identity.into(),
+            process: process.into(),
             labels: BTreeMap::new(),
             lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
@@ -87,11 +93,30 @@ impl Kind for Lease {
 /// is no longer renewed and expires.
 #[derive(Clone)]
 pub struct Leadership {
-    until: watch::Receiver<Option<Instant>>,
+    fence: Fence,
+    name: Arc<str>,
+    lease_duration: Duration,
+    /// When the lease was last seen with this process as its holder; `None` if it was last seen without.
+    renewed: watch::Receiver<Option<Instant>>,
     shared: Arc<Shared>,
 }
 
+/// Whether a process competes for a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It acquires and renews the lease.
+    Compete,
+    /// It does not act, and leaves the lease to expire.
+    Expire,
+    /// It does not act, and releases the lease. Only for a process without running work.
+    Release,
+}
+
+/// Upstream's tolerance of `/healthz/leader-election` for a holder that does not renew its lease.
+const TOLERANCE: Duration = Duration::from_secs(20);
+
 struct Shared {
+    standing: watch::Sender<Standing>,
     stop: CancellationToken,
     task: Mutex<Option<JoinHandle<()>>>,
 }
@@ -109,6 +134,9 @@ impl Leadership {
     /// Starts to compete for the lease.
     pub fn start(cluster: &Cluster, options: LeaseOptions) -> Self {
         let (sender, until) = watch::channel(None);
+        let (renewed_sender, renewed) = watch::channel(None);
+        let (standing, standings) = watch::channel(Standing::Compete);
+        let (name, lease_duration) = (options.name.as_str().into(), options.lease_duration);
         let stop = CancellationToken::new();
         // The watch on this lease allows taking over as soon as it is released.
         let store = cluster.store::<Lease>(WatchOptions {
@@ -120,59 +148,63 @@ impl Leadership {
             key: Key::namespaced(&options.namespace, &options.name),
             transport: cluster.transport().unlimited(),
             _cluster: cluster.clone(),
+            identity: unique_identity(&options.process),
             options,
             until: sender,
+            terms: 0,
+            renewed: renewed_sender,
             raw: None,
             observed: None,
         };
-        let task = tokio::spawn(candidate.run(store, stop.clone()));
-        Self { until, shared: Arc::new(Shared { stop, task: Mutex::new(Some(task)) }) }
+        let task = tokio::spawn(candidate.run(store, standings, stop.clone()));
+        let shared = Arc::new(Shared { standing, stop, task: Mutex::new(Some(task)) });
+        Self { fence: Fence::new(until), name, lease_duration, renewed, shared }
     }
 
     /// Whether this process holds the lease, so that a step may start now.
     pub fn is_leader(&self) -> bool {
-        holds(&self.until)
+        self.fence.is_open()
+    }
+
+    /// Ends effects when the lease is lost.
+    pub fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// How long others wait for this process if it does not renew the lease.
+    pub fn lease_duration(&self) -> Duration {
+        self.lease_duration
+    }
+
+    /// Stops or starts to compete for the lease.
+    pub fn set_standing(&self, standing: Standing) {
+        self.shared.standing.send_if_modified(|present| std::mem::replace(present, standing) != standing);
+    }
+
+    /// As upstream's `/healthz/leader-election`: fails if the lease names this process as its holder, but was not renewed
+    /// for its duration and 20 s more. A process that does not hold the lease is healthy.
+    pub fn check_renewal(&self) -> Result<(), String> {
+        let renewed = *self.renewed.borrow();
+        match renewed.is_some_and(|renewed| renewed.elapsed() > self.lease_duration + TOLERANCE) {
+            true => Err(format!("failed election to renew leadership on lease {}", self.name)),
+            false => Ok(()),
+        }
     }
 
     /// Waits until leadership is acquired or lost.
     pub async fn wait_changed(&self) {
         let before = self.is_leader();
-        self.wait(!before).await;
+        self.fence.wait(!before).await;
     }
 
     /// Waits until this process holds the lease.
     pub async fn wait_acquired(&self) {
-        self.wait(true).await;
+        self.fence.wait(true).await;
     }
 
     /// Waits until this process does not hold the lease.
     pub async fn wait_lost(&self) {
-        self.wait(false).await;
-    }
-
-    async fn wait(&self, wanted: bool) {
-        let mut until = self.until.clone();
-        loop {
-            until.borrow_and_update();
-            if holds(&until) == wanted {
-                return;
-            }
-            let deadline = *until.borrow();
-            let expired = async {
-                match deadline {
-                    Some(deadline) if !wanted => sleep_until(deadline).await,
-                    _ => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                changed = until.changed() => if changed.is_err() && wanted {
-                    // Released: it is not acquired again.
-                    std::future::pending::<()>().await;
-                },
-                () = expired => {}
-            }
-        }
+        self.fence.wait(false).await;
     }
 
     /// Releases the lease, so that another process can take over immediately. Call this only after all work has
@@ -182,35 +214,63 @@ impl Leadership {
         if let Some(mut task) = self.shared.task.lock().await.take()
             && timeout(within, &mut task).await.is_err()
         {
-            // A later candidate under the same identity must not lose the lease to a delayed release.
             task.abort();
             tracing::warn!("failed to release lease before the timeout; it will expire");
         }
     }
 }
 
-fn holds(until: &watch::Receiver<Option<Instant>>) -> bool {
-    until.borrow().is_some_and(|until| Instant::now() < until)
-}
-
 struct Candidate {
     key: Key,
     transport: Transport,
     _cluster: Cluster,
+    /// The holder of the lease while this candidate holds it.
+    identity: String,
     options: LeaseOptions,
-    until: watch::Sender<Option<Instant>>,
+    until: watch::Sender<Option<Term>>,
+    /// The number of terms so far.
+    terms: u64,
+    renewed: watch::Sender<Option<Instant>>,
     /// The whole lease as last read or written: fields that others set are preserved.
     raw: Option<Value>,
     observed: Option<ObservedLease>,
 }
 
 impl Candidate {
-    async fn run(mut self, store: Store<Lease>, stop: CancellationToken) {
+    async fn run(
+        mut self,
+        store: Store<Lease>,
+        mut standings: watch::Receiver<Standing>,
+        stop: CancellationToken,
+    ) {
         let mut changes = store.subscribe();
         loop {
+            let standing = *standings.borrow_and_update();
+            if standing != Standing::Compete {
+                let aside = async {
+                    self.stand_aside(standing).await;
+                    wait_changed(&mut standings).await;
+                };
+                match stop.run_until_cancelled(aside).await {
+                    Some(()) => continue,
+                    None => break,
+                }
+            }
             let key = self.key.clone();
             let attempt = catch("lease", key, self.attempt());
+            let attempt = async {
+                tokio::select! {
+                    biased;
+                    () = wait_changed(&mut standings) => None,
+                    renewed = attempt => Some(renewed),
+                }
+            };
             let Some(renewed) = stop.run_until_cancelled(attempt).await else { break };
+            let Some(renewed) = renewed else {
+                // The server may have accepted the last request.
+                self.raw = None;
+                continue;
+            };
             // A panic is a failed request: the lease expires if that goes on.
             let renewed = renewed.unwrap_or_else(|_| {
                 self.raw = None;
@@ -239,6 +299,7 @@ impl Candidate {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
+                () = wait_changed(&mut standings) => {}
                 () = sleep(pause) => {}
                 () = released => {}
             }
@@ -247,7 +308,7 @@ impl Candidate {
     }
 
     fn holding(&self) -> bool {
-        self.until.borrow().is_some_and(|until| Instant::now() < until)
+        holds(*self.until.borrow())
     }
 
     /// One attempt to acquire or renew the lease; `false` if the request failed.
@@ -291,7 +352,7 @@ impl Candidate {
 
     async fn reread(&mut self) -> Result<(), ApiError> {
         self.read().await?;
-        if self.observed.as_ref().is_none_or(|observed| observed.holder != self.options.identity) {
+        if self.observed.as_ref().is_none_or(|observed| observed.holder != self.identity) {
             self.until.send_replace(None);
         }
         self.write().await
@@ -318,6 +379,9 @@ impl Candidate {
         let lease: Lease = serde_json::from_slice(bytes).map_err(unreadable)?;
         self.raw = Some(serde_json::from_slice(bytes).map_err(unreadable)?);
         let version = lease.metadata.resource_version.clone();
+        if holder(&lease) != self.identity {
+            self.renewed.send_replace(None);
+        }
         if self.observed.as_ref().is_none_or(|observed| observed.version != version) {
             let duration = lease.spec.lease_duration_seconds.map(Duration::from_secs);
             self.observed = Some(ObservedLease {
@@ -332,7 +396,7 @@ impl Candidate {
 
     async fn write(&mut self) -> Result<(), ApiError> {
         let started = Instant::now();
-        let step = decide(self.observed.as_ref(), &self.options.identity, started);
+        let step = decide(self.observed.as_ref(), &self.identity, started);
         let call = match step {
             Step::Wait => {
                 self.until.send_replace(None);
@@ -346,12 +410,17 @@ impl Candidate {
         };
         let bytes = self.send(call).await?;
         self.observe(&bytes)?;
-        self.until.send_replace(Some(started + self.options.renew_deadline));
+        self.renewed.send_replace(Some(started));
+        if !self.holding() {
+            self.terms += 1;
+        }
+        let until = started + self.options.renew_deadline;
+        self.until.send_replace(Some(Term { number: self.terms, until }));
         Ok(())
     }
 
     fn body(&self, step: Step) -> Vec<u8> {
-        let LeaseOptions { namespace, name, identity, labels, lease_duration, .. } = &self.options;
+        let LeaseOptions { namespace, name, labels, lease_duration, .. } = &self.options;
         let mut lease = match &self.raw {
             Some(raw) => raw.clone(),
             None => json!({
@@ -367,16 +436,34 @@ impl Candidate {
             spec.insert("acquireTime".into(), json!(now));
             spec.insert("leaseTransitions".into(), json!(transitions + i64::from(step == Step::Take)));
         }
-        spec.insert("holderIdentity".into(), json!(identity));
+        spec.insert("holderIdentity".into(), json!(self.identity));
         spec.insert("leaseDurationSeconds".into(), json!(lease_duration.as_secs().max(1)));
         spec.insert("renewTime".into(), json!(now));
         lease.to_string().into_bytes()
     }
 
-    /// Clears the holder, if this process is the holder.
-    async fn release(mut self) {
+    /// Closes the fence, and releases the lease if the standing says so.
+    async fn stand_aside(&mut self, standing: Standing) {
+        if self.holding() {
+            tracing::warn!(lease = %self.key, "gave up lease");
+        }
+        self.close();
+        if standing == Standing::Release {
+            self.release().await;
+        }
+    }
+
+    /// From now on this process does not count as the holder.
+    fn close(&mut self) {
         self.until.send_replace(None);
+        self.renewed.send_replace(None);
+        self.raw = None;
         self.transport.metrics().leading(&self.options.name, false);
+    }
+
+    /// Clears the holder, if this process is the holder.
+    async fn release(&mut self) {
+        self.close();
         // The last attempt may have been cancelled after the server accepted it, so the known version may be outdated.
         let outcome = match self.read().await {
             Ok(()) => self.clear_holder().await,
@@ -391,7 +478,7 @@ impl Candidate {
     }
 
     async fn clear_holder(&mut self) -> Result<(), ApiError> {
-        let ours = self.observed.as_ref().is_some_and(|observed| observed.holder == self.options.identity);
+        let ours = self.observed.as_ref().is_some_and(|observed| observed.holder == self.identity);
         let (true, Some(mut lease)) = (ours, self.raw.take()) else { return Ok(()) };
         let spec = spec_of(&mut lease);
         spec.insert("holderIdentity".into(), json!(""));
@@ -406,6 +493,30 @@ impl Candidate {
     async fn send(&self, call: Call<'_>) -> Result<Vec<u8>, ApiError> {
         self.transport.send_within(call, self.options.retry_period).await
     }
+}
+
+/// Waits for another standing; never returns if there will be none.
+async fn wait_changed(standings: &mut watch::Receiver<Standing>) {
+    if standings.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// The name of a process with a random part, as kube-controller-manager has it: `NAME_UUID`.
+fn unique_identity(process: &str) -> String {
+    let mut random = [0; 16];
+    if wharf_model::system::fill_random(&mut random).is_err() {
+        // Without randomness, the time and the process ID make it unique on its host.
+        let now = jiff::Timestamp::now().as_nanosecond();
+        return format!("{process}_{now}-{}", std::process::id());
+    }
+    // Version 4, variant 1 of RFC 9562.
+    random[6] = random[6] & 0x0f | 0x40;
+    random[8] = random[8] & 0x3f | 0x80;
+    let number = u128::from_be_bytes(random);
+    let hex = format!("{number:032x}");
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    format!("{process}_{}", parts.join("-"))
 }
 
 fn holder(lease: &Lease) -> &str {

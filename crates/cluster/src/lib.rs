@@ -6,6 +6,7 @@
 //! finalizers; [`Attempts`] records the last result for each object.
 
 mod attempts;
+mod barrier;
 mod clock;
 mod cluster;
 mod error;
@@ -27,12 +28,12 @@ mod watch;
 pub mod work;
 
 pub use attempts::Attempts;
-pub use clock::now;
+pub use clock::{monotonic, now};
 pub use cluster::{Cluster, ConnectError, ConnectOptions, ObjectList, Preconditions};
 pub use error::{ApiError, Refusal};
 pub use events::{Event, EventRecorder, EventType, ObjectReference};
 pub use jitter::jitter;
-pub use lease::{Leadership, LeaseOptions};
+pub use lease::{Fence, Leadership, LeaseOptions, Standing};
 pub use metrics::{Metrics, register_panics};
 pub use queue::{Backoff, Priority, Queue, QueueKey, WorkItem};
 pub use store::{Change, Index, Store, StoreEvent, Subscription, SyncState};

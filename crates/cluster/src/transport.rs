@@ -15,9 +15,9 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use wharf_model::{ApiResource, Key};
 
-use crate::Metrics;
 use crate::error::{ApiError, Subject, classify};
 use crate::limit::Limit;
+use crate::{Fence, Metrics};
 
 /// The timeout of a request. The API server's own limit for most is 60 s, but controllers prefer an earlier retry.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -35,6 +35,8 @@ pub(crate) struct Transport {
     limit: Option<Arc<Limit>>,
     in_flight: Arc<Semaphore>,
     metrics: Metrics,
+    /// Writes go out only while this is open.
+    fence: Option<Fence>,
 }
 
 /// One request. `subject` describes it in errors; the rest is sent.
@@ -135,7 +137,13 @@ impl<'a> Call<'a> {
 
 impl Transport {
     pub(crate) fn new(client: kube::Client, limit: Option<Limit>, metrics: Metrics) -> Self {
-        Self { client, limit: limit.map(Arc::new), in_flight: Arc::new(Semaphore::new(IN_FLIGHT)), metrics }
+        let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
+        Self { client, limit: limit.map(Arc::new), in_flight, metrics, fence: None }
+    }
+
+    /// The same client, which sends writes only while the fence is open and cancels them when it closes.
+    pub(crate) fn fenced(&self, fence: Fence) -> Self {
+        Self { fence: Some(fence), ..self.clone() }
     }
 
     /// The same client without the shared limits: a lease must be renewed however busy its holder is.
@@ -170,12 +178,18 @@ impl Transport {
             if let Some(limit) = &self.limit {
                 limit.wait().await;
             }
-            match timeout(within, self.exchange(subject, request)).await {
-                Ok(response) => response,
-                Err(_) => {
+            let exchange = timeout(within, self.exchange(subject, request));
+            let response = match &self.fence {
+                Some(fence) if subject.is_write() => fence.run(exchange).await,
+                _ => Some(exchange.await),
+            };
+            match response {
+                Some(Ok(response)) => response,
+                Some(Err(_)) => {
                     let message = format!("no response within {} s", within.as_secs_f32());
                     Err(ApiError::Unavailable(subject.refusal(message)))
                 }
+                None => Err(ApiError::Unavailable(subject.refusal("this process lost its lease"))),
             }
         }
         .await;

@@ -1,21 +1,21 @@
 //! The control loop of a role: a gate that decides whether it may act, feeds that turn changes into keys, and workers
 //! that take keys from a queue.
 //!
-//! Guarantees: no work starts while the gate is closed. After a stop, running work may finish within a grace period and
-//! is then dropped. That is equivalent to a crash, and every step tolerates one. The gate records that work was dropped:
-//! its call may still be running in the driver.
+//! Guarantees: no work starts while the gate is closed. Running work is dropped when the lease is lost; after a stop it may
+//! finish within a grace period first. Dropping it is equivalent to a crash, and every step tolerates one. The gate
+//! records that work was dropped: its call may still be running in the driver.
 //!
 //! Start at [`run_role`]. A worker reconciles its key in [`Steps`], and [`write`](mod@write) has the API writes of a step.
 
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::{Backoff, Change, Leadership, Priority, Queue, QueueKey, Store, WorkItem};
+use crate::barrier::Barrier;
+use crate::{Backoff, Change, Cluster, Leadership, Priority, Queue, QueueKey, Store, WorkItem};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use wharf_model::Kind;
 use wharf_model::panics::{DebugKey, catch};
@@ -68,25 +68,50 @@ impl WorkerOptions {
 pub struct Gate {
     leadership: Option<Leadership>,
     stop: CancellationToken,
-    /// Whether running work was dropped at the stop.
-    dropped_work: Arc<AtomicBool>,
+    /// When running work was last dropped.
+    dropped_work: Arc<Mutex<Option<Instant>>>,
+    /// What a new leader waits for before its first step.
+    barrier: Option<Barrier>,
 }
 
 impl Gate {
     /// Open until `stop` is cancelled, and while the lease is held, if there is one.
     pub fn new(leadership: Option<Leadership>, stop: CancellationToken) -> Self {
-        Self { leadership, stop, dropped_work: Arc::default() }
+        Self { leadership, stop, dropped_work: Arc::default(), barrier: None }
+    }
+
+    /// The same gate for a role with this [fenced cluster](crate::Cluster::fenced): after the lease is acquired, it opens
+    /// only when the stores that the role has from this cluster have reached the server's state.
+    #[must_use]
+    pub fn with_stores_of(self, cluster: &Cluster) -> Self {
+        Self { barrier: cluster.barrier().cloned(), ..self }
+    }
+
+    /// The candidate for the lease, if there is one.
+    pub fn leadership(&self) -> Option<&Leadership> {
+        self.leadership.as_ref()
     }
 
     /// Whether a step may start now. Checked before each step.
     pub fn is_open(&self) -> bool {
-        !self.stop.is_cancelled() && self.leadership.as_ref().is_none_or(Leadership::is_leader)
+        !self.stop.is_cancelled()
+            && self.leadership.as_ref().is_none_or(|leadership| {
+                let term = leadership.fence().term();
+                term.is_some_and(|term| self.barrier.as_ref().is_none_or(|barrier| barrier.has_passed(term)))
+            })
     }
 
-    /// Waits until the lease is held, so that steps may start.
+    /// Waits until the lease is held and the stores are fresh, so that steps may start.
     pub async fn wait_open(&self) {
-        if let Some(leadership) = &self.leadership {
+        let Some(leadership) = &self.leadership else { return };
+        loop {
             leadership.wait_acquired().await;
+            let (Some(term), Some(barrier)) = (leadership.fence().term(), &self.barrier) else { return };
+            tokio::select! {
+                biased;
+                () = leadership.wait_lost() => {}
+                () = barrier.pass(term) => return,
+            }
         }
     }
 
@@ -101,21 +126,27 @@ impl Gate {
     /// The same gate with its own stop token: for tasks that run from acquiring the lease to losing it.
     pub fn leadership_term(&self) -> (Self, CancellationToken) {
         let stop = self.stop.child_token();
-        // Calls of work dropped when the lease was lost have ended by now.
-        self.dropped_work.store(false, Ordering::Relaxed);
         (
             Self {
                 leadership: self.leadership.clone(),
                 stop: stop.clone(),
                 dropped_work: Arc::clone(&self.dropped_work),
+                barrier: self.barrier.clone(),
             },
             stop,
         )
     }
 
-    /// Whether running work was dropped at the stop: then the lease should not be released immediately.
+    /// Whether running work was dropped within the last lease duration: then the lease should not be released
+    /// immediately, because a call of that work may still be running.
     pub fn dropped_work(&self) -> bool {
-        self.dropped_work.load(Ordering::Relaxed)
+        let dropped = *self.dropped_work.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.leadership.as_ref().map_or(Duration::MAX, Leadership::lease_duration);
+        dropped.is_some_and(|dropped| dropped.elapsed() < kept)
+    }
+
+    fn record_dropped_work(&self) {
+        *self.dropped_work.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     /// Waits until the role is stopped.
@@ -168,7 +199,8 @@ pub async fn run_role<K, F>(
 }
 
 /// Processes a queue's keys, each in its own task, until the role is stopped. A key whose reconcile panics is retried
-/// with backoff; other keys are not affected.
+/// with backoff; other keys are not affected. When the lease is lost, running reconciles are dropped; their keys wait
+/// until it is acquired again.
 pub async fn run_workers<K, F>(queue: &Queue<K>, gate: &Gate, workers: usize, reconcile: impl Fn(K) -> F)
 where
     K: QueueKey,
@@ -198,9 +230,17 @@ where
         }
         let key = work.key().clone();
         let reconciling = catch(queue.name(), DebugKey(key.clone()), reconcile(key));
+        let gate = gate.clone();
         running.spawn(async move {
-            // A panic is retried with backoff, like a failure.
-            let outcome = reconciling.await.unwrap_or(WorkOutcome::Retry);
+            let outcome = tokio::select! {
+                biased;
+                () = gate.wait_lost() => {
+                    gate.record_dropped_work();
+                    WorkOutcome::RetryAfter(Duration::ZERO)
+                }
+                // A panic is retried with backoff, like a failure.
+                outcome = reconciling => outcome.unwrap_or(WorkOutcome::Retry),
+            };
             finish(work, outcome);
             drop(slot);
         });
@@ -225,7 +265,7 @@ impl Drop for WorkInProgress<'_> {
     fn drop(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         if !self.tasks.is_empty() {
-            self.gate.dropped_work.store(true, Ordering::Relaxed);
+            self.gate.record_dropped_work();
         }
     }
 }
@@ -274,7 +314,6 @@ mod tests {
         for (takes, dropped_work) in [(GRACE / 2, false), (GRACE * 2, true)] {
             let stop = CancellationToken::new();
             let gate = Gate::new(None, stop.clone());
-            gate.dropped_work.store(true, Ordering::Relaxed);
             let queue = Queue::new("test", Backoff::default(), &crate::Metrics::default());
             queue.add(1, Priority::Normal);
             let reconcile = move |_| async move {

@@ -29,7 +29,7 @@ use wharf_cluster::indexes::{
 use wharf_cluster::work::{
     StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes, run_role,
 };
-use wharf_cluster::{Backoff, Priority, Queue, Store, WatchOptions, now};
+use wharf_cluster::{Backoff, Priority, Queue, Store, WatchOptions, monotonic};
 use wharf_model::{
     CSIDriver, Key, Node, PersistentVolume, PersistentVolumeClaim, Pod, UniqueVolumeName, VolumeAttachment,
 };
@@ -275,7 +275,7 @@ impl AttachDetach {
                     cancel_announcements(&mut view);
                     // Only the volume's own worker stores the start of waits.
                     self.states.store(&view);
-                    let step = decide(&view, now());
+                    let step = decide(&view, monotonic());
                     self.act(&view, step).await
                 }
                 WorkItem::Node(name) => self.report_attached(name).await,
@@ -317,7 +317,7 @@ impl AttachDetach {
         let state = |node: &str| self.states.get(name, node);
         let last_in_use = |node: &str| self.states.last_in_use(node);
         let mut view = View::of(&self.settings, name.clone(), &objects, &extra_nodes, state, last_in_use);
-        update_timers(&mut view, now());
+        update_timers(&mut view, monotonic());
         view
     }
 
@@ -330,7 +330,7 @@ impl AttachDetach {
             node.status.volumes_attached.iter().filter_map(|volume| UniqueVolumeName::parse(&volume.name));
         let volumes: BTreeSet<UniqueVolumeName> = attached.chain(listed).collect();
         let views: Vec<View<'_>> = volumes.iter().map(|volume| self.view(volume, &[name])).collect();
-        let report = |view: &View<'_>| (view.name.to_string(), decide::report(view, name, now()));
+        let report = |view: &View<'_>| (view.name.to_string(), decide::report(view, name, monotonic()));
         let reports = views.iter().map(report).collect();
         (views, reports)
     }

@@ -162,6 +162,45 @@ fn metrics_of_node_and_controllers_are_served() {
     }
 }
 
+/// A-M1: leader election is on by default, and two processes on one host never both lead.
+#[test]
+fn only_one_of_two_controller_processes_on_a_host_leads() {
+    const LEADS: &str = "leader_election_master_status{part=\"controllers\",name=\"wharf-controllers\"} ";
+    let api = EmbeddedServer::start();
+    let kubeconfig = api.kubeconfig().display().to_string();
+    let start = |name: &str| {
+        let address = free_address();
+        let args = ["controllers", "--kubeconfig", &kubeconfig, "--metrics", &address];
+        let log = api.directory().join(format!("{name}.log"));
+        (ChildProcess::start(&built_program("wharf"), &args, &log), address)
+    };
+    let leads = |address: &str| {
+        let shown = http_get(address, "/metrics").ok()?;
+        let value = shown.lines().find_map(|line| line.strip_prefix(LEADS))?.to_owned();
+        Some(value == "1")
+    };
+    let wait_for = |address: &str, expected: bool| {
+        let until = Instant::now() + TIMEOUT;
+        while leads(address) != Some(expected) {
+            assert!(Instant::now() < until, "{:?}", leads(address));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let (mut one, first) = start("one");
+    wait_for(&first, true);
+    let (mut two, second) = start("two");
+    wait_for(&second, false);
+    // Longer than the retry period: the second has tried, and the first has renewed.
+    let until = Instant::now() + Duration::from_secs(7);
+    while Instant::now() < until {
+        assert_eq!((leads(&first), leads(&second)), (Some(true), Some(false)));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    one.stop();
+    wait_for(&second, true);
+    two.stop();
+}
+
 /// Credentials of a node.
 fn of_node(api: &EmbeddedServer, node: &str) -> PathBuf {
     let file = api.directory().join(node);

@@ -17,12 +17,12 @@ use crate::facts::{ClaimFacts, Facts, Lookup};
 const ATTACH_DETACH: &str = "the attach/detach controller";
 
 /// The steps of a volume to the node of a pod.
-pub(crate) fn to_node(facts: &ClaimFacts, node: &str, all: &Facts, now: Time) -> Vec<Step> {
+pub(crate) fn to_node(facts: &ClaimFacts, node: &str, all: &Facts) -> Vec<Step> {
     match VolumePath::of(facts, all) {
         None => Vec::new(),
         Some(Err(unknown)) => vec![*unknown],
         Some(Ok(way)) => {
-            let steps = way.at(node, all, now);
+            let steps = way.at(node, all);
             match steps.is_empty() {
                 // The pod exists, but by the controller's rules it does not require the volume attached.
                 true => {
@@ -35,13 +35,13 @@ pub(crate) fn to_node(facts: &ClaimFacts, node: &str, all: &Facts, now: Time) ->
 }
 
 /// The steps of a volume to every node with a pod that uses it, and away from every other node.
-pub(crate) fn to_all_nodes(facts: &ClaimFacts, all: &Facts, now: Time) -> Vec<Step> {
+pub(crate) fn to_all_nodes(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
     let way = match VolumePath::of(facts, all) {
         None => return Vec::new(),
         Some(Err(unknown)) => return vec![*unknown],
         Some(Ok(way)) => way,
     };
-    nodes(facts).into_iter().flat_map(|node| way.at(node, all, now)).collect()
+    nodes(facts).into_iter().flat_map(|node| way.at(node, all)).collect()
 }
 
 /// The nodes with pods that use a volume, and those it is attached to.
@@ -111,7 +111,7 @@ impl<'a> VolumePath<'a> {
     }
 
     /// The steps of the volume to a node or away from it; empty if there are none.
-    fn at(&self, node: &str, all: &Facts, now: Time) -> Vec<Step> {
+    fn at(&self, node: &str, all: &Facts) -> Vec<Step> {
         let settings = Settings::default();
         let attaches = CSIDriver::requires_attach(self.objects.driver.as_deref());
         let registered = || registered(&self.name.driver, node, all);
@@ -121,14 +121,14 @@ impl<'a> VolumePath<'a> {
             steps.extend(registered());
             return steps;
         }
-        match attach_status(&self.name, node, &self.objects, &settings, now) {
+        match attach_status(&self.name, node, &self.objects, &settings) {
             AttachStatus::Attached => {
                 let mut steps = vec![Step::done(self.title(), format!("attached to node {node}"))];
                 steps.extend(registered());
                 steps
             }
             AttachStatus::Unwanted => {
-                let leaving = detach_status(&self.name, node, &self.objects, &settings, now);
+                let leaving = detach_status(&self.name, node, &self.objects, &settings);
                 self.detaching(node, &leaving, all).into_iter().collect()
             }
             waits => vec![self.attaching(node, &waits, all)],

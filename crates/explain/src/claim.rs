@@ -8,7 +8,7 @@ use wharf_model::claim::ClaimPhase;
 use wharf_model::matching::{MatchFor, check_requested_volume, find_matching_volume, is_reserved_for};
 use wharf_model::names::{finalizer, reason};
 use wharf_model::snapshot::names;
-use wharf_model::{Key, Kind as _, PersistentVolume, PersistentVolumeClaim, StorageClass, Time};
+use wharf_model::{Key, Kind as _, PersistentVolume, PersistentVolumeClaim, StorageClass};
 
 use crate::explanation::{ReportedError, Step};
 use crate::facts::{ClaimFacts, Facts, Lookup};
@@ -85,11 +85,11 @@ pub(crate) fn steps(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
 }
 
 /// The steps of a claim to its volume, and of the volume to the nodes whose pods use it.
-pub(crate) fn steps_to_nodes(facts: &ClaimFacts, all: &Facts, now: Time) -> Vec<Step> {
+pub(crate) fn steps_to_nodes(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
     let mut steps = steps(facts, all);
     steps.extend(crate::changes::steps(facts, all));
     if facts.claim.found().is_some_and(|claim| claim.status.phase == ClaimPhase::Bound) {
-        steps.extend(crate::attach::to_all_nodes(facts, all, now));
+        steps.extend(crate::attach::to_all_nodes(facts, all));
     }
     steps
 }

@@ -47,10 +47,10 @@ pub async fn explain(
 pub fn explain_facts(subject: &Subject, facts: &Facts, now: Time) -> Explanation {
     let steps = match subject.kind {
         SubjectKind::Claim => {
-            facts.claims.iter().flat_map(|claim| claim::steps_to_nodes(claim, facts, now)).collect()
+            facts.claims.iter().flat_map(|claim| claim::steps_to_nodes(claim, facts)).collect()
         }
-        SubjectKind::Pod => pod::steps(facts, now),
-        SubjectKind::Volume => volume::steps(facts, now),
+        SubjectKind::Pod => pod::steps(facts),
+        SubjectKind::Volume => volume::steps(facts),
         SubjectKind::Snapshot => snapshot::steps(facts),
     };
     Explanation { subject: subject.to_string(), steps, missing: facts.missing.clone(), now }

@@ -1,14 +1,14 @@
 //! The steps of a pod: scheduling, its claims, attaching and mounting their volumes, and its deletion.
 
+use wharf_model::Pod;
 use wharf_model::pod::PodPhase;
-use wharf_model::{Pod, Time};
 
 use crate::explanation::{State, Step};
 use crate::facts::{Facts, Lookup};
 use crate::{attach, changes, claim};
 
 /// The steps of the pod, up to the first that is not done.
-pub(crate) fn steps(facts: &Facts, now: Time) -> Vec<Step> {
+pub(crate) fn steps(facts: &Facts) -> Vec<Step> {
     let pod = match &facts.pod {
         Lookup::Found(pod) => pod,
         Lookup::Absent => return vec![Step::waits("pod", "does not exist", "you to create it")],
@@ -39,7 +39,7 @@ pub(crate) fn steps(facts: &Facts, now: Time) -> Vec<Step> {
     let mut steps = vec![Step::done(&name, format!("scheduled to node {node}"))];
     steps.extend(claims);
     for claim in &facts.claims {
-        steps.extend(attach::to_node(claim, node, facts, now));
+        steps.extend(attach::to_node(claim, node, facts));
     }
     if steps.iter().all(|step| step.state == State::Done) {
         steps.extend(container_step(&name, pod, facts));

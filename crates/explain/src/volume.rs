@@ -2,9 +2,9 @@
 //! controllers and the provisioner.
 
 use wharf_controllers::binder;
+use wharf_model::PersistentVolume;
 use wharf_model::names::{annotation, finalizer, reason};
 use wharf_model::volume::{ReclaimPolicy, VolumePhase};
-use wharf_model::{PersistentVolume, Time};
 
 use crate::claim::{self, BINDER};
 use crate::explanation::{State, Step};
@@ -16,7 +16,7 @@ const RECLAIM: &str = "you to delete it, or clear its claimRef for another claim
 const RECLAIM_MANUALLY: &str = "you to delete the storage behind it and then the PersistentVolume, or clear its claimRef for another claim";
 
 /// The steps of the volume, up to the first that is not done.
-pub(crate) fn steps(all: &Facts, now: Time) -> Vec<Step> {
+pub(crate) fn steps(all: &Facts) -> Vec<Step> {
     let Some(facts) = all.claims.first() else { return Vec::new() };
     let volume = match &facts.volume {
         Lookup::Found(volume) => volume,
@@ -26,7 +26,7 @@ pub(crate) fn steps(all: &Facts, now: Time) -> Vec<Step> {
         Lookup::Unknown => return vec![Step::unknown("volume", "could not be read")],
     };
     let name = format!("volume {}", volume.metadata.name);
-    let attached = crate::attach::to_all_nodes(facts, all, now);
+    let attached = crate::attach::to_all_nodes(facts, all);
     // The provisioner does not delete a volume that is attached to any node.
     let before = |step: &Step| has_deleter(volume) && step.state != State::Done && is_attached(facts);
     let (mut steps, after): (Vec<Step>, _) = attached.into_iter().partition(before);

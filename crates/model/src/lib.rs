@@ -68,6 +68,6 @@ pub use pod::Pod;
 pub use quantity::{ParseQuantityError, Quantity};
 pub use secret::Secret;
 pub use snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
-pub use time::Time;
+pub use time::{Monotonic, Time};
 pub use volume::{PersistentVolume, SecretRef};
 pub use volume_name::UniqueVolumeName;

@@ -1,20 +1,24 @@
-//! The wall clock and randomness. All components take both from here, so that a simulation can replace them and be
+//! The clocks and randomness. All components take them from here, so that a simulation can replace them and be
 //! reproduced exactly.
 //!
-//! Guarantees: without an override these are the system's clock and randomness. An override applies to its own thread,
+//! Guarantees: without an override these are the system's clocks and randomness. An override applies to its own thread,
 //! until its guard is dropped.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::sync::LazyLock;
+use std::time::Instant;
 
-use crate::Time;
+use crate::{Monotonic, Time};
 
 pub use getrandom::Error as RandomError;
 
-/// The clock and randomness of a simulation.
+/// The clocks and randomness of a simulation.
 pub trait SystemOverride {
-    /// The current time.
+    /// The current wall time.
     fn now(&mut self) -> Time;
+    /// The current monotonic time.
+    fn monotonic(&mut self) -> Monotonic;
     /// Fills `bytes` with simulated randomness.
     fn fill_random(&mut self, bytes: &mut [u8]);
 }
@@ -23,7 +27,14 @@ thread_local! {
     static OVERRIDE: RefCell<Option<Box<dyn SystemOverride>>> = const { RefCell::new(None) };
 }
 
-/// The current time.
+/// The current monotonic time: for everything that waits.
+pub fn monotonic() -> Monotonic {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let overridden = OVERRIDE.with_borrow_mut(|slot| slot.as_mut().map(|system| system.monotonic()));
+    overridden.unwrap_or_else(|| Monotonic(0).plus(START.elapsed()))
+}
+
+/// The current wall time: for what is written to objects, and for certificates and tokens.
 pub fn now() -> Time {
     let overridden = OVERRIDE.with_borrow_mut(|slot| slot.as_mut().map(|system| system.now()));
     overridden.unwrap_or_else(|| Time(jiff::Timestamp::now().as_millisecond()))
@@ -63,6 +74,10 @@ mod tests {
     impl SystemOverride for Fixed {
         fn now(&mut self) -> Time {
             Time(7)
+        }
+
+        fn monotonic(&mut self) -> Monotonic {
+            Monotonic(7)
         }
 
         fn fill_random(&mut self, bytes: &mut [u8]) {

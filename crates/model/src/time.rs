@@ -1,4 +1,7 @@
-//! Wall-clock time in milliseconds. A plain number, so that tests can write times as literals.
+//! Wall-clock time and monotonic time in milliseconds. Plain numbers, so that tests can write times as literals.
+//!
+//! Wall time is for what is written to objects, certificates and tokens. Everything that waits uses monotonic time: a
+//! wall clock that is set must neither end a wait nor extend it.
 
 use std::fmt;
 
@@ -12,6 +15,22 @@ impl Time {
     /// This time plus a duration. Saturates instead of overflowing.
     pub fn plus(self, duration: std::time::Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
+    }
+}
+
+/// Milliseconds on a clock that is never set, since an arbitrary start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Monotonic(pub i64);
+
+impl Monotonic {
+    /// This time plus a duration. Saturates instead of overflowing.
+    pub fn plus(self, duration: std::time::Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
+    }
+
+    /// The time since an earlier time; zero if that is later.
+    pub fn since(self, earlier: Self) -> std::time::Duration {
+        std::time::Duration::from_millis(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
     }
 }
 

@@ -5,6 +5,7 @@
 //! - The controller waits for a driver that restarts. If its capabilities change, its roles are restarted.
 //! - The snapshot controller works for all drivers and waits for none. It runs only if it is configured.
 //! - A role that panics outside of a reconcile is started again after a backoff.
+//! - If the driver does not answer Probe, its leases are given up until it does.
 //! - On shutdown, running work may finish, then events are flushed and leases released. A lease expires instead if
 //!   work had to be aborted.
 
@@ -28,6 +29,8 @@ use crate::metrics::Metrics;
 use crate::{attacher, health_monitor, provisioner, resizer, snapshotter};
 use wharf_cluster::work::{Gate, restart};
 use wharf_controllers::snapshot_controller;
+
+mod driver_health;
 
 /// How often the driver's socket is checked for a replacement.
 const SOCKET_POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -134,7 +137,7 @@ pub struct Config {
     pub connect: ConnectOptions,
     /// The roles. `None`: those that the driver's capabilities require.
     pub roles: Option<BTreeSet<Role>>,
-    /// This replica's identity in leader election: the pod's name.
+    /// This replica's name in leases and events: the pod's name.
     pub identity: String,
     /// The sidecar's own namespace. `None`: that of the service account or kubeconfig.
     pub namespace: Option<String>,
@@ -198,6 +201,8 @@ pub struct Election {
     pub renew_deadline: Duration,
     /// Time between attempts to acquire or renew.
     pub retry_period: Duration,
+    /// After this time without a good answer to Probe, the leases of a driver are given up.
+    pub driver_timeout: Duration,
 }
 
 /// Leader election durations that contradict each other.
@@ -232,6 +237,7 @@ impl Default for Election {
             lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(5),
+            driver_timeout: Duration::from_secs(15),
         }
     }
 }
@@ -301,17 +307,27 @@ impl Controller {
         }
     }
 
-    /// One line for each role with the state of its lease. Informational: a role that lost its lease competes for it
-    /// again, so a restart would not help.
-    pub(crate) fn lease_status(&self) -> String {
+    /// One line for each role with the state of its lease. `Err`: a role cannot renew a lease that names it as the
+    /// holder.
+    pub(crate) fn lease_status(&self) -> Result<String, String> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let roles = state.roles.iter().flatten().chain(&state.driverless);
-        let line = |(role, lease): (&Role, &Option<Leadership>)| match lease {
-            None => format!("{}: needs no lease\n", role.name()),
-            Some(lease) if lease.is_leader() => format!("{}: leading\n", role.name()),
-            Some(_) => format!("{}: standing by\n", role.name()),
-        };
-        roles.map(line).collect()
+        let (mut lines, mut healthy) = (String::new(), true);
+        for (role, lease) in roles {
+            let text = match lease {
+                None => "needs no lease".to_owned(),
+                Some(lease) => match lease.check_renewal() {
+                    Ok(()) if lease.is_leader() => "leading".to_owned(),
+                    Ok(()) => "standing by".to_owned(),
+                    Err(reason) => {
+                        healthy = false;
+                        reason
+                    }
+                },
+            };
+            lines.push_str(&format!("{}: {text}\n", role.name()));
+        }
+        if healthy { Ok(lines) } else { Err(lines) }
     }
 
     /// Whether the roles were started. Roles that wait for their leases count as started.
@@ -373,9 +389,10 @@ impl Controller {
         let leadership = self.start_election(role.lease(""));
         self.state.lock().unwrap_or_else(PoisonError::into_inner).driverless.insert(role, leadership.clone());
         let identity = self.config.identity.as_str();
+        let cluster = self.cluster.fenced(leadership.as_ref());
         let context = wharf_controllers::Context {
-            cluster: self.cluster.clone(),
-            gate: Gate::new(leadership.clone(), stop.clone()),
+            gate: Gate::new(leadership.clone(), stop.clone()).with_stores_of(&cluster),
+            cluster,
             events: EventRecorder::start(&self.cluster, role.component("", identity), identity),
         };
         let (events, gate) = (context.events.clone(), context.gate.clone());
@@ -446,15 +463,16 @@ impl Controller {
         let node = node
             .as_ref()
             .map(|name| LocalNode { name: name.clone(), topology: driver.info.node_topology.clone() });
-        let (mut running, mut leases) = (JoinSet::new(), BTreeMap::new());
+        let (mut running, mut leases, mut held) = (JoinSet::new(), BTreeMap::new(), Vec::new());
         for role in wanted {
             let leadership = self.start_election(role.lease(driver.name()));
             leases.insert(role, leadership.clone());
             let component = role.component(driver.name(), identity);
+            let cluster = self.cluster.fenced(leadership.as_ref());
             let context = Context {
-                cluster: self.cluster.clone(),
-                driver: driver.clone(),
-                gate: Gate::new(leadership.clone(), stop.clone()),
+                gate: Gate::new(leadership.clone(), stop.clone()).with_stores_of(&cluster),
+                cluster,
+                driver: driver.fenced(leadership.as_ref()),
                 events: EventRecorder::start(&self.cluster, component, identity.as_str()),
                 attempts: self.attempts.clone(),
                 metrics: self.metrics.clone(),
@@ -462,6 +480,7 @@ impl Controller {
                 node: node.clone(),
             };
             let (events, gate) = (context.events.clone(), context.gate.clone());
+            held.extend(leadership.clone().map(|leadership| (leadership, gate.clone())));
             let config = Arc::clone(&self.config);
             running.spawn(async move {
                 // A role rebuilds its state when it starts.
@@ -471,7 +490,22 @@ impl Controller {
             });
         }
         self.state.lock().unwrap_or_else(PoisonError::into_inner).roles = Some(leases);
-        while running.join_next().await.is_some() {}
+        let stopped = async { while running.join_next().await.is_some() {} };
+        tokio::select! {
+            biased;
+            () = stopped => {}
+            () = self.watch_driver(&driver, held) => {}
+        }
+    }
+
+    /// Gives up the leases while the driver does not answer; never returns.
+    async fn watch_driver(&self, driver: &Driver, held: Vec<(Leadership, Gate)>) {
+        if let Some(election) = self.config.election.as_ref().filter(|_| !held.is_empty()) {
+            let metrics = self.metrics.get_or_register(driver_health::HealthMetrics::register);
+            let watch = || driver_health::watch(driver, election.driver_timeout, &held, &metrics);
+            restart("driver health", driver.name(), None, watch).await;
+        }
+        std::future::pending().await
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Response, Status};
+use wharf_cluster::{Fence, Leadership};
 use wharf_csi::v1::controller_client::ControllerClient;
 use wharf_csi::v1::controller_service_capability::{self, rpc::Type as ControllerRpc};
 use wharf_csi::v1::group_controller_client::GroupControllerClient;
@@ -157,6 +158,8 @@ pub async fn discover(client: &Client) -> DriverInfo {
 pub(crate) struct Driver {
     client: Client,
     metrics: Metrics,
+    /// Calls are made only while this is open.
+    fence: Option<Fence>,
     pub(crate) info: std::sync::Arc<DriverInfo>,
 }
 
@@ -181,14 +184,24 @@ impl Driver {
             }
         };
         metrics.set_driver_name(&info.name);
-        Self { client, metrics: metrics.clone(), info: std::sync::Arc::new(info) }
+        Self { client, metrics: metrics.clone(), fence: None, info: std::sync::Arc::new(info) }
     }
 
     /// A driver that cannot be reached, for tests. Must be created within a tokio runtime.
     #[cfg(test)]
     pub(crate) fn unreachable(info: DriverInfo) -> Self {
         let client = Client::new(&"/nowhere/csi.sock".parse().unwrap());
-        Self { client, metrics: Metrics::new(), info: std::sync::Arc::new(info) }
+        Self { client, metrics: Metrics::new(), fence: None, info: std::sync::Arc::new(info) }
+    }
+
+    /// For one role: its calls start only while it holds the lease, and are cancelled when it loses it.
+    pub(crate) fn fenced(&self, leadership: Option<&Leadership>) -> Self {
+        Self { fence: leadership.map(|leadership| leadership.fence().clone()), ..self.clone() }
+    }
+
+    /// Whether the driver answers and is ready.
+    pub(crate) async fn probe(&self, deadline: Duration) -> Result<(), Status> {
+        probe(&self.client.with_deadline(deadline), &self.metrics).await
     }
 
     /// Driver name.
@@ -212,7 +225,7 @@ impl Driver {
         F: Future<Output = Result<Response<T>, Status>>,
     {
         let client = self.client.with_deadline(deadline);
-        counted(&self.metrics, "Controller", method, call(client.controller())).await
+        self.fenced_call("Controller", method, call(client.controller())).await
     }
 
     /// Calls the GroupController service with a deadline.
@@ -226,7 +239,23 @@ impl Driver {
         F: Future<Output = Result<Response<T>, Status>>,
     {
         let client = self.client.with_deadline(deadline);
-        counted(&self.metrics, "GroupController", method, call(client.group_controller())).await
+        self.fenced_call("GroupController", method, call(client.group_controller())).await
+    }
+
+    async fn fenced_call<T>(
+        &self,
+        service: &str,
+        method: &str,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Status> {
+        let call = counted(&self.metrics, service, method, call);
+        match &self.fence {
+            None => call.await,
+            Some(fence) => match fence.run(call).await {
+                Some(response) => response,
+                None => Err(Status::cancelled("this replica lost its lease")),
+            },
+        }
     }
 }
 
@@ -249,13 +278,19 @@ async fn counted<T>(
     result.map(Response::into_inner)
 }
 
-/// sidecars.md 1.0 "Readiness", without its exits.
-async fn query_driver(client: &Client, metrics: &Metrics, on_this_node: bool) -> Result<DriverInfo, Status> {
+async fn probe(client: &Client, metrics: &Metrics) -> Result<(), Status> {
     let mut identity = client.identity();
     let ready = counted(metrics, "Identity", "Probe", identity.probe(v1::ProbeRequest {})).await?.ready;
-    if ready == Some(false) {
-        return Err(Status::unavailable("the driver reports that it is not ready"));
+    match ready {
+        Some(false) => Err(Status::unavailable("the driver reports that it is not ready")),
+        Some(true) | None => Ok(()),
     }
+}
+
+/// sidecars.md 1.0 "Readiness", without its exits.
+async fn query_driver(client: &Client, metrics: &Metrics, on_this_node: bool) -> Result<DriverInfo, Status> {
+    probe(client, metrics).await?;
+    let mut identity = client.identity();
     let request = v1::GetPluginInfoRequest {};
     let name = counted(metrics, "Identity", "GetPluginInfo", identity.get_plugin_info(request)).await?.name;
     if name.is_empty() {
@@ -299,4 +334,4 @@ async fn query_driver(client: &Client, metrics: &Metrics, on_this_node: bool) ->
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

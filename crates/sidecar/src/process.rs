@@ -266,7 +266,10 @@ impl Pages {
                 None => self.registration_page().await,
             },
             "/healthz/leader-election" if listen.health => match &self.controller {
-                Some(controller) => HttpPage::text(StatusCode::OK, controller.lease_status()),
+                Some(controller) => match controller.lease_status() {
+                    Ok(text) => HttpPage::text(StatusCode::OK, text),
+                    Err(text) => HttpPage::text(StatusCode::INTERNAL_SERVER_ERROR, text),
+                },
                 None => ok(),
             },
             attempt::PATH if listen.health => match &self.controller {

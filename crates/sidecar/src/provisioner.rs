@@ -143,7 +143,7 @@ async fn run_term(
     });
     let lost = async {
         context.gate.wait_lost().await;
-        // Running work may finish; nothing new starts.
+        // The workers drop running work; the journal and the feeds end with the term.
         term_end.cancel();
         std::future::pending().await
     };

@@ -24,7 +24,7 @@ pub(super) static CONTROLLER_FLAGS: [Flag; 14] = [
         "leader-election",
         Bool,
         "false",
-        Same("a replica that loses its lease stops starting work, but does not exit"),
+        Same("a replica that loses its lease cancels its work, but does not exit"),
     ),
     flag(
         "leader-election-namespace",
@@ -51,7 +51,7 @@ pub(super) static DRIVER_FLAGS: [Flag; 6] = [
         "leader-election-identity",
         Text,
         "",
-        Same("from older releases; default: `POD_NAME`, else the host name"),
+        Same("from older releases; a random part is added; default: `POD_NAME`, else the host name"),
     ),
     flag("leader-election-type", Text, "", Ignored("from older releases; the lock is always a Lease")),
     flag("metrics-address", Text, "", Same("serves only metrics; mutually exclusive with `--http-endpoint`")),
@@ -107,6 +107,7 @@ pub(super) fn election(parsed: &ParsedFlags, environment: &Environment) -> Resul
         lease_duration: parsed.timeout("leader-election-lease-duration", default.lease_duration)?,
         renew_deadline: parsed.timeout("leader-election-renew-deadline", default.renew_deadline)?,
         retry_period: parsed.timeout("leader-election-retry-period", default.retry_period)?,
+        driver_timeout: default.driver_timeout,
     };
     election.validate().map_err(|error| FlagError(error.to_string()))?;
     Ok(election)

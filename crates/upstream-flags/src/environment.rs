@@ -44,7 +44,7 @@ impl Environment {
         }
     }
 
-    /// The identity of this replica in leases and events.
+    /// The name of this replica in leases and events. Several processes may have the same.
     pub fn identity(&self) -> String {
         let named = self.pod_name.clone().or_else(|| self.host_name.clone());
         named.unwrap_or_else(|| std::process::id().to_string())

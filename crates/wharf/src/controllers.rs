@@ -29,6 +29,9 @@ controllers). Disable them there first:
   kube-controller-manager --controllers=*,-persistentvolume-binder-controller,...
   wharf controllers --kubeconfig controller-manager.conf
 
+Of several replicas, the one that holds the lease wharf-controllers acts. Without permission to create and update that \
+lease no replica acts: grant it, or set --leader-election=false and run one replica.
+
 `scheduler` replaces kube-scheduler for pods with schedulerName default-scheduler. It runs only if you name it. `wharf up` \
 already includes all controllers.";
 
@@ -51,8 +54,9 @@ pub(crate) struct ControllersArgs {
     /// Do not force-detach a volume when a node does not unmount it in time (same as kube-controller-manager's flag)
     #[arg(long)]
     disable_force_detach_on_timeout: bool,
-    /// Run the controllers only while this replica holds the lease
-    #[arg(long)]
+    /// Run the controllers only while this replica holds the lease wharf-controllers
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          default_value_t = true, action = clap::ArgAction::Set)]
     leader_election: bool,
     /// Namespace of the lease
     #[arg(long, value_name = "NAME", default_value = "kube-system")]
@@ -151,10 +155,11 @@ impl Controller {
         settings: Settings,
         metrics: ControllerMetrics,
     ) {
+        let fenced = cluster.fenced(gate.leadership());
         let context = |component: &str| Context {
             events: EventRecorder::start(&cluster, component, instance.as_str()),
-            cluster: cluster.clone(),
-            gate: gate.clone(),
+            cluster: fenced.clone(),
+            gate: gate.clone().with_stores_of(&fenced),
         };
         match self {
             Self::Binder => binder::run(context(binder::COMPONENT), settings.binder).await,

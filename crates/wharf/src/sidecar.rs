@@ -40,7 +40,7 @@ node-driver-registrar and livenessprobe. With --node and --roles, one process ru
 HTTP endpoints:
   /healthz                   --node: the driver responds to Probe; liveness probe of its container
   /healthz/registration      --node: the registration socket is served, kubelet did not refuse it
-  /healthz/leader-election   the roles that hold their lease; always 200
+  /healthz/leader-election   the roles that hold their lease; 500 if one cannot renew it
   /readyz                    all of the above, and the driver has reported its capabilities
   /metrics                   Prometheus metrics
   /debug/attempts            the last attempt for each object and its result, as JSON
@@ -51,7 +51,8 @@ Examples:
   wharf sidecar --node --csi-address /csi/csi.sock \\
     --kubelet-registration-path /var/lib/kubelet/plugins/local.csi.wharf.dev/csi.sock
 
-The environment variable POD_NAME identifies this replica in leases; the default is the host name.
+The environment variable POD_NAME identifies this replica in leases, together with a random part; the default is the host \
+name.
 
 If the binary is called csi-provisioner, csi-attacher, csi-resizer, csi-snapshotter, \
 csi-external-health-monitor-controller, csi-node-driver-registrar or livenessprobe (a link of that name is enough), it takes \

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
@@ -55,20 +55,23 @@ pub(super) fn config(pki: Arc<Pki>, names: Vec<String>) -> Result<ServerConfig, 
 struct RenewingCertificate {
     pki: Arc<Pki>,
     names: Vec<String>,
-    current: Mutex<(Instant, Arc<CertifiedKey>)>,
+    /// The wall time of the certificate's creation, and the certificate. Its validity is wall time, too: monotonic time
+    /// stands still while a laptop sleeps.
+    current: Mutex<(Time, Arc<CertifiedKey>)>,
 }
 
 impl RenewingCertificate {
     fn new(pki: Arc<Pki>, names: Vec<String>) -> Result<Self, ServeError> {
-        let first = Arc::new(pki.server_certificate(&names, now())?);
-        Ok(Self { pki, names, current: Mutex::new((Instant::now(), first)) })
+        let now = now();
+        let first = Arc::new(pki.server_certificate(&names, now)?);
+        Ok(Self { pki, names, current: Mutex::new((now, first)) })
     }
 
-    fn at(&self, instant: Instant) -> Arc<CertifiedKey> {
+    fn at(&self, now: Time) -> Arc<CertifiedKey> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if instant.saturating_duration_since(current.0) >= RENEW_AFTER {
-            match self.pki.server_certificate(&self.names, now()) {
-                Ok(renewed) => *current = (instant, Arc::new(renewed)),
+        if is_renewal_due(current.0, now) {
+            match self.pki.server_certificate(&self.names, now) {
+                Ok(renewed) => *current = (now, Arc::new(renewed)),
                 // The old certificate is still valid for a long time.
                 Err(error) => tracing::error!(%error, "failed to renew the server certificate"),
             }
@@ -79,8 +82,13 @@ impl RenewingCertificate {
 
 impl ResolvesServerCert for RenewingCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.at(Instant::now()))
+        Some(self.at(now()))
     }
+}
+
+/// Whether the certificate is old, or was created at a time that has not come yet because the clock was set back.
+fn is_renewal_due(created: Time, now: Time) -> bool {
+    now >= created.plus(RENEW_AFTER) || now < created
 }
 
 fn now() -> Time {
@@ -102,17 +110,22 @@ mod tests {
         assert_eq!(extra_names("10.0.0.1", &["10.0.0.1"]), ["10.0.0.1"]);
     }
 
+    /// A-L3: by wall time, in which a laptop's sleep counts and which may be set back.
     #[test]
-    fn certificate_is_renewed_before_it_expires() {
+    fn certificate_is_renewed_by_wall_time() {
         let dir = tempfile::tempdir().unwrap();
         let pki = Arc::new(Pki::open_or_create(dir.path(), now()).unwrap());
         let certificate = RenewingCertificate::new(pki, names([127, 0, 0, 1].into(), &[])).unwrap();
-        let start = Instant::now();
-        let cert = |at: Instant| certificate.at(at).cert[0].clone();
+        let start = now();
+        let cert = |at: Time| certificate.at(at).cert[0].clone();
         let first = cert(start);
-        assert_eq!(first, cert(start + Duration::from_secs(29 * 24 * 3600)));
-        let second = cert(start + RENEW_AFTER + Duration::from_secs(1));
+        assert_eq!(first, cert(start.plus(Duration::from_secs(29 * 24 * 3600))));
+        let awake = start.plus(RENEW_AFTER + Duration::from_secs(1));
+        let second = cert(awake);
         assert_ne!(first, second);
-        assert_eq!(second, cert(start + RENEW_AFTER + Duration::from_secs(2)));
+        assert_eq!(second, cert(awake.plus(Duration::from_secs(1))));
+        let set_back = cert(start);
+        assert_ne!(second, set_back);
+        assert_eq!(set_back, cert(start.plus(Duration::from_secs(1))));
     }
 }

@@ -27,10 +27,17 @@ impl Server {
     fn spec(&self) -> Value {
         self.objects.lock().unwrap().by_path[PATH]["spec"].clone()
     }
+
+    /// The process that holds the lease, without the random part of its identity.
+    fn holder(&self) -> String {
+        let spec = self.spec();
+        let holder = spec["holderIdentity"].as_str().unwrap();
+        holder.rsplit_once('_').map_or(holder, |(process, _)| process).to_owned()
+    }
 }
 
-fn options(identity: &str) -> LeaseOptions {
-    LeaseOptions::new("ns", "role", identity)
+fn options(process: &str) -> LeaseOptions {
+    LeaseOptions::new("ns", "role", process)
 }
 
 /// sidecars.md 1.0 "Release on exit".
@@ -45,7 +52,7 @@ async fn second_candidate_takes_over_immediately_after_a_release() {
         tokio::time::sleep(SECOND).await;
         assert!(one.is_leader() && !two.is_leader());
     }
-    assert_eq!(server.spec()["holderIdentity"], "one");
+    assert_eq!(server.holder(), "one");
     assert_eq!(server.spec()["leaseTransitions"], 0);
 
     let started = Instant::now();
@@ -53,7 +60,7 @@ async fn second_candidate_takes_over_immediately_after_a_release() {
     assert!(!one.is_leader());
     two.wait_acquired().await;
     assert!(started.elapsed() < SECOND, "{:?}", started.elapsed());
-    assert_eq!(server.spec()["holderIdentity"], "two");
+    assert_eq!(server.holder(), "two");
     assert_eq!(server.spec()["leaseTransitions"], 1);
     assert!(
         timeout(60 * SECOND, one.wait_acquired()).await.is_err(),
@@ -134,19 +141,27 @@ async fn competing_candidates_never_hold_the_lease_together() {
     assert!(held.len() >= 2, "{held:?}");
 }
 
+/// A-M1: two processes of one host, or a restarted one whose predecessor may still be running.
 #[tokio::test(start_paused = true)]
-async fn restart_under_the_same_identity_resumes_immediately() {
+async fn processes_of_one_name_never_both_hold_the_lease() {
     let server = Server::default();
-    let (first, _) = server.cluster();
-    let leadership = Leadership::start(&first, options("one"));
-    leadership.wait_acquired().await;
-    drop(leadership);
+    let ((one, _), (two, _)) = (server.cluster(), server.cluster());
+    let one = Leadership::start(&one, options("host"));
+    one.wait_acquired().await;
+    let two = Leadership::start(&two, options("host"));
+    for _ in 0..60 {
+        tokio::time::sleep(SECOND).await;
+        assert!(one.is_leader() && !two.is_leader());
+    }
+    drop(one);
     tokio::time::sleep(SECOND).await;
-    assert_eq!(server.spec()["holderIdentity"], "one", "a dropped lease is not released");
-    let (again, _) = server.cluster();
-    let started = Instant::now();
-    Leadership::start(&again, options("one")).wait_acquired().await;
-    assert!(started.elapsed() < SECOND);
+    let holder = server.spec()["holderIdentity"].clone();
+    let uuid = holder.as_str().unwrap().strip_prefix("host_").expect("a dropped lease is not released");
+    assert_eq!(uuid.split('-').map(str::len).collect::<Vec<_>>(), [8, 4, 4, 4, 12], "{uuid}");
+    let dropped = Instant::now();
+    two.wait_acquired().await;
+    assert!(dropped.elapsed() > 8 * SECOND && dropped.elapsed() < 20 * SECOND, "{:?}", dropped.elapsed());
+    assert_ne!(server.spec()["holderIdentity"], holder);
 }
 
 #[tokio::test(start_paused = true)]
@@ -170,4 +185,50 @@ async fn fields_set_by_others_are_preserved() {
     }
     let objects = server.objects.lock().unwrap();
     assert_eq!(objects.by_path[PATH]["metadata"]["annotations"]["note"], "mine");
+}
+
+/// S-H2: a process whose driver is dead lets another one act, and comes back.
+#[tokio::test(start_paused = true)]
+async fn process_that_stands_aside_lets_another_lead_and_competes_again() {
+    for (standing, at_least, at_most) in [(Standing::Release, 0, 1), (Standing::Expire, 8, 20)] {
+        let server = Server::default();
+        let ((one, _), (two, _)) = (server.cluster(), server.cluster());
+        let one = Leadership::start(&one, options("one"));
+        one.wait_acquired().await;
+        let two = Leadership::start(&two, options("two"));
+        tokio::time::sleep(7 * SECOND).await;
+        one.set_standing(standing);
+        let aside = Instant::now();
+        one.wait_lost().await;
+        assert!(aside.elapsed() < SECOND, "{standing:?}: work ends at once");
+        two.wait_acquired().await;
+        let took = aside.elapsed();
+        assert!(took >= at_least * SECOND && took <= at_most * SECOND, "{standing:?}: {took:?}");
+        two.set_standing(Standing::Release);
+        assert!(timeout(60 * SECOND, one.wait_acquired()).await.is_err(), "{standing:?}");
+        one.set_standing(Standing::Compete);
+        timeout(8 * SECOND, one.wait_acquired()).await.unwrap();
+    }
+}
+
+/// S-L7: unhealthy only as the holder of a lease that was not renewed for 35 s.
+#[tokio::test(start_paused = true)]
+async fn holder_that_cannot_renew_is_reported() {
+    let server = Server::default();
+    let ((one, down), (two, _)) = (server.cluster(), server.cluster());
+    let one = Leadership::start(&one, options("one"));
+    assert_eq!(one.check_renewal(), Ok(()), "not yet the holder");
+    one.wait_acquired().await;
+    tokio::time::sleep(60 * SECOND).await;
+    assert_eq!(one.check_renewal(), Ok(()));
+    *down.lock().unwrap() = true;
+    tokio::time::sleep(30 * SECOND).await;
+    assert_eq!(one.check_renewal(), Ok(()));
+    tokio::time::sleep(10 * SECOND).await;
+    assert!(!one.is_leader() && one.check_renewal().unwrap_err().contains("role"));
+    let two = Leadership::start(&two, options("two"));
+    two.wait_acquired().await;
+    *down.lock().unwrap() = false;
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(one.check_renewal(), Ok(()), "another process holds the lease");
 }

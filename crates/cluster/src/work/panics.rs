@@ -54,17 +54,31 @@ pub async fn restart<T, F: Future<Output = T>>(
 }
 
 /// Reconciles a key. After a panic, `forget` drops what is known about the key and the key is retried: a call may still
-/// be running, so earlier results prove nothing. That is the state after a crash, which every step tolerates.
+/// be running, so earlier results prove nothing. That is the state after a crash, which every step tolerates. The same
+/// applies if the reconcile is dropped because the lease is lost.
 pub async fn reconcile_or_forget(
     component: &str,
     key: impl fmt::Debug,
     reconcile: impl Future<Output = WorkOutcome>,
     forget: impl FnOnce(),
 ) -> WorkOutcome {
-    catch(component, DebugKey(key), reconcile).await.unwrap_or_else(|_| {
-        forget();
-        WorkOutcome::Retry
-    })
+    let mut on_drop = ForgetOnDrop(Some(forget));
+    let outcome = catch(component, DebugKey(key), reconcile).await;
+    if outcome.is_ok() {
+        on_drop.0 = None;
+    }
+    outcome.unwrap_or(WorkOutcome::Retry)
+}
+
+/// Forgets a key, unless its reconcile came to its end.
+struct ForgetOnDrop<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for ForgetOnDrop<F> {
+    fn drop(&mut self) {
+        if let Some(forget) = self.0.take() {
+            forget();
+        }
+    }
 }
 
 /// Waits for the panic of a task and continues it here; never returns. For tasks without which a component would miss

@@ -6,7 +6,7 @@
 
 use serde_json::json;
 use wharf_cluster::work::{self, StepOutcome, WriteOutcome};
-use wharf_cluster::{ApiError, EventType, Priority, now};
+use wharf_cluster::{ApiError, EventType, Priority, monotonic};
 use wharf_model::names::reason;
 use wharf_model::{Key, Kind, Node, VolumeAttachment};
 
@@ -53,7 +53,7 @@ impl AttachDetach {
                 self.end_attempt(
                     view,
                     &node,
-                    unconfirmed.then_some(UnconfirmedRequest { since: now(), create: true }),
+                    unconfirmed.then_some(UnconfirmedRequest { since: monotonic(), create: true }),
                 );
                 let error = done.as_ref().err().map(ToString::to_string);
                 if let Some(error) = &error {
@@ -68,7 +68,7 @@ impl AttachDetach {
                 self.end_attempt(
                     view,
                     &node,
-                    unconfirmed.then_some(UnconfirmedRequest { since: now(), create: false }),
+                    unconfirmed.then_some(UnconfirmedRequest { since: monotonic(), create: false }),
                 );
                 self.record_attempt(view, &node, "detach volume", done.err().map(|error| error.to_string()))
             }
@@ -130,7 +130,7 @@ impl AttachDetach {
             );
         }
         self.states.update(&view.name, node, |state| match error {
-            Some(_) => state.fail_attempt(self.settings.worker_options.backoff(), now()),
+            Some(_) => state.fail_attempt(self.settings.worker_options.backoff(), monotonic()),
             None => state.failure = None,
         });
         StepOutcome::Continue
@@ -261,7 +261,7 @@ impl AttachDetach {
         self.states.update(&view.name, node, |state| match event {
             PodEvent::MultiAttach { .. } => state.multi_attach_reported = true,
             PodEvent::AttachFailed { message, at } => state.reported_error = Some((message, at)),
-            PodEvent::Timeout { .. } => state.waiting_since = Some(now()),
+            PodEvent::Timeout { .. } => state.waiting_since = Some(monotonic()),
         });
     }
 

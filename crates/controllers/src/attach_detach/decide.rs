@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use wharf_model::Time;
+use wharf_model::{Monotonic, Time};
 
 use super::state::remaining;
 use super::view::{AttachmentPhase, NodeView, View};
@@ -96,7 +96,7 @@ pub(super) enum DetachTiming {
 }
 
 /// The next step for a volume.
-pub(super) fn decide(view: &View<'_>, now: Time) -> Step {
+pub(super) fn decide(view: &View<'_>, now: Monotonic) -> Step {
     let mut requeue_after = Earliest::default();
     if view.volume_known {
         let unwanted = view.nodes.iter().filter(|(_, node_view)| !node_view.held_by_pod);
@@ -144,7 +144,7 @@ impl Earliest {
 }
 
 /// Detaches the volume from a node on which no pod uses it.
-fn detach(view: &View<'_>, node: &str, node_view: &NodeView, now: Time) -> Next {
+fn detach(view: &View<'_>, node: &str, node_view: &NodeView, now: Monotonic) -> Next {
     let Some(attachment) = &node_view.attachment else { return Next::Nothing };
     if attachment.metadata.is_deleting() {
         return Next::Nothing;
@@ -170,7 +170,7 @@ fn detach(view: &View<'_>, node: &str, node_view: &NodeView, now: Time) -> Next 
 
 /// Whether the volume may be detached: not in use, or forced by timeout or taint. A Ready node that uses it is waited
 /// for.
-pub(super) fn detach_timing(view: &View<'_>, node_view: &NodeView, now: Time) -> DetachTiming {
+pub(super) fn detach_timing(view: &View<'_>, node_view: &NodeView, now: Monotonic) -> DetachTiming {
     let (settings, node) = (view.settings, &node_view.node);
     let end = node_view.state.unwanted_since.unwrap_or(now).plus(settings.max_wait(&view.name.driver));
     let left = remaining(end, now);
@@ -195,7 +195,7 @@ pub(super) fn detach_timing(view: &View<'_>, node_view: &NodeView, now: Time) ->
 }
 
 /// Attaches the volume to a node on which a pod wants it.
-fn attach(view: &View<'_>, node: &str, node_view: &NodeView, now: Time) -> Next {
+fn attach(view: &View<'_>, node: &str, node_view: &NodeView, now: Monotonic) -> Next {
     let record = |event| Next::Step(Step::RecordEvent { node: node.to_owned(), event });
     match node_view.phase() {
         AttachmentPhase::Attached => Next::Nothing,
@@ -232,7 +232,7 @@ fn attach(view: &View<'_>, node: &str, node_view: &NodeView, now: Time) -> Next 
 }
 
 /// Checks an unconfirmed request once it cannot take effect any more. Before that, a read would prove nothing.
-fn check_unconfirmed(node: &str, node_view: &NodeView, now: Time) -> Next {
+fn check_unconfirmed(node: &str, node_view: &NodeView, now: Monotonic) -> Next {
     match node_view.state.unconfirmed.map(|unconfirmed| unconfirmed.time_left(now)) {
         None => Next::Nothing,
         Some(Some(left)) => Next::After(left),
@@ -245,7 +245,7 @@ fn check_unconfirmed(node: &str, node_view: &NodeView, now: Time) -> Next {
 
 /// Another node blocks the attach. If pods use the volume there, the event is recorded at once. Otherwise the volume is
 /// being detached, and the event is recorded only if that takes long (kubernetes#96142).
-fn blocked(view: &View<'_>, node: &str, node_view: &NodeView, nodes: Vec<String>, now: Time) -> Next {
+fn blocked(view: &View<'_>, node: &str, node_view: &NodeView, nodes: Vec<String>, now: Monotonic) -> Next {
     if node_view.state.multi_attach_reported {
         return Next::Nothing;
     }
@@ -268,7 +268,7 @@ fn blocked(view: &View<'_>, node: &str, node_view: &NodeView, nodes: Vec<String>
 }
 
 /// The nodes from which the volume must be detached before it may be attached to this one.
-pub(super) fn blocking_nodes(view: &View<'_>, node: &str, now: Time) -> Vec<String> {
+pub(super) fn blocking_nodes(view: &View<'_>, node: &str, now: Monotonic) -> Vec<String> {
     if !view.exclusive {
         return Vec::new();
     }
@@ -289,7 +289,7 @@ pub(super) fn blocking_nodes(view: &View<'_>, node: &str, now: Time) -> Vec<Stri
 
 /// How long upstream would still wait for the attacher. After a failure or timeout upstream continues as if the volume
 /// were not attached.
-fn upstream_wait(view: &View<'_>, node_view: &NodeView, now: Time) -> Option<Duration> {
+fn upstream_wait(view: &View<'_>, node_view: &NodeView, now: Monotonic) -> Option<Duration> {
     let status = &node_view.attachment.as_ref()?.status;
     let failed = match node_view.phase() {
         AttachmentPhase::Detaching => status.detach_error.is_some(),
@@ -302,7 +302,7 @@ fn upstream_wait(view: &View<'_>, node_view: &NodeView, now: Time) -> Option<Dur
 
 /// What to do with the volume in the node's status: listed as soon as it is attached, removed before it is detached,
 /// and not listed again until it is wanted and attached.
-pub(super) fn report(view: &View<'_>, node: &str, now: Time) -> Report {
+pub(super) fn report(view: &View<'_>, node: &str, now: Monotonic) -> Report {
     let Some(node_view) = view.nodes.get(node) else { return Report::Keep };
     match node_view.phase() {
         AttachmentPhase::Absent | AttachmentPhase::Uncertain | AttachmentPhase::Detaching => Report::Hide,

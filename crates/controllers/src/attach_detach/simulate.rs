@@ -12,7 +12,7 @@ use serde_json::json;
 use wharf_cluster::Backoff;
 use wharf_model::node::AttachedVolume;
 use wharf_model::testing::SeededRng;
-use wharf_model::{Time, UniqueVolumeName};
+use wharf_model::{Monotonic, Time, UniqueVolumeName};
 
 use super::Settings;
 use super::decide::{DetachReason, PodEvent, Report, Step, decide, report};
@@ -92,17 +92,23 @@ struct Simulation {
     bound: BTreeMap<&'static str, VolumeObjects>,
     states: BTreeMap<(String, String), AttachState>,
     running: Vec<Running>,
-    now: Time,
+    now: Monotonic,
     faults: bool,
 }
 
 impl Simulation {
+    /// The wall clock, which is set forward by the timeout of a forced detach and back again.
+    fn wall(&self) -> Time {
+        let set_by = [0, 400_000, -400_000][(self.now.0 / 30_000 % 3).unsigned_abs() as usize];
+        Time(self.now.0 + set_by)
+    }
+
     fn new(seed: u64, settings: Settings, omit: Omit) -> Self {
         let world = World::new(&NODES);
         let cache = world.server.clone();
         let bound = VOLUMES.map(|handle| (handle, bound_objects(handle))).into();
         let (states, running) = Default::default();
-        let now = Time(1_000_000);
+        let now = Monotonic(1_000_000);
         Self {
             omit,
             settings,
@@ -120,7 +126,10 @@ impl Simulation {
     fn run(mut self) -> Result<(), Violation> {
         for _ in 0..TICKS {
             match self.random.below(48) {
-                0..=5 => self.world.user_action(&mut self.random, self.now),
+                0..=5 => {
+                    let wall = self.wall();
+                    self.world.user_action(&mut self.random, wall);
+                }
                 6 => self.world.node_failure(&mut self.random),
                 // Agents are fast, requests are slow.
                 7..=20 => (0..6).for_each(|_| self.world.agent_step(&mut self.random)),
@@ -128,7 +137,7 @@ impl Simulation {
                 27..=33 => self.deliver_change(),
                 34..=42 => self.start(),
                 43..=45 => self.finish()?,
-                46 => self.now = Time(self.now.0 + self.random.below(200_000) as i64),
+                46 => self.now = Monotonic(self.now.0 + self.random.below(200_000) as i64),
                 _ if self.random.one_in(2) => self.crash(),
                 _ => {}
             }
@@ -377,7 +386,7 @@ impl Simulation {
             self.deliver_change();
             self.start();
             self.finish()?;
-            self.now = Time(self.now.0 + 500);
+            self.now = Monotonic(self.now.0 + 500);
             // Not in every round: checking everything is expensive.
             let quiet = round % 32 == 0 && self.running.is_empty() && self.cache == self.world.server;
             if quiet && self.world.not_converged().is_none() {
@@ -404,7 +413,8 @@ impl Simulation {
     /// A pod is created while a detach is in flight.
     fn pod_arrives_during_detach(omit: Omit) -> Result<(), Violation> {
         let mut simulation = Self::with_detach_in_flight(omit)?;
-        simulation.world.pod("x", "a", simulation.now);
+        let wall = simulation.wall();
+        simulation.world.pod("x", "a", wall);
         simulation.cache = simulation.world.server.clone();
         simulation.start_node("a");
         if let Some(report) = simulation.running.iter().position(|running| !running.is_delete_in_flight()) {
@@ -421,7 +431,8 @@ impl Simulation {
         let lost = simulation.running.remove(0);
         simulation.respond(&lost, false, false);
         simulation.refuse_next();
-        simulation.world.pod("x", "a", simulation.now);
+        let wall = simulation.wall();
+        simulation.world.pod("x", "a", wall);
         simulation.cache = simulation.world.server.clone();
         simulation.start_volume("x");
         simulation.start_node("a");
@@ -435,7 +446,7 @@ impl Simulation {
 
     /// After its backoff the volume is retried, and that attempt fails.
     fn refuse_next(&mut self) {
-        self.now = Time(self.now.0 + 500);
+        self.now = Monotonic(self.now.0 + 500);
         // A detach is announced first.
         (0..2).for_each(|_| self.start_volume("x"));
         let running = self.running.remove(0);
@@ -447,7 +458,8 @@ impl Simulation {
     fn attach_without_response(omit: Omit, late: bool) -> Result<(), Violation> {
         let mut simulation = Self::new(1, Settings::default(), omit);
         simulation.faults = false;
-        simulation.world.pod("x", "a", simulation.now);
+        let wall = simulation.wall();
+        simulation.world.pod("x", "a", wall);
         simulation.cache = simulation.world.server.clone();
         simulation.start_volume("x");
         let lost = simulation.running.remove(0);
@@ -456,7 +468,8 @@ impl Simulation {
             simulation.refuse_next();
         }
         simulation.world.server.pods.clear();
-        simulation.world.pod("x", "b", simulation.now);
+        let wall = simulation.wall();
+        simulation.world.pod("x", "b", wall);
         simulation.cache.pods = simulation.world.server.pods.clone();
         simulation.start_volume("x");
         while !simulation.running.is_empty() {

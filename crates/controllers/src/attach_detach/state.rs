@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use wharf_cluster::Backoff;
-use wharf_model::{Time, UniqueVolumeName};
+use wharf_model::{Monotonic, Time, UniqueVolumeName};
 
 use super::decide::blocking_nodes;
 use super::view::{AttachmentPhase, View};
@@ -18,11 +18,11 @@ const MAX_REQUEST_AGE: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct AttachState {
     /// Since when no pod wants it there.
-    pub(super) unwanted_since: Option<Time>,
+    pub(super) unwanted_since: Option<Monotonic>,
     /// Since when the controller waits for the attacher to attach it, or to finish a detach.
-    pub(super) waiting_since: Option<Time>,
+    pub(super) waiting_since: Option<Monotonic>,
     /// Since when another node blocks it.
-    pub(super) blocked_since: Option<Time>,
+    pub(super) blocked_since: Option<Monotonic>,
     /// Whether the Multi-Attach event was recorded.
     pub(super) multi_attach_reported: bool,
     /// The attach error for which an event was recorded.
@@ -39,7 +39,7 @@ pub(super) struct AttachState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct UnconfirmedRequest {
     /// When it was sent.
-    pub(super) since: Time,
+    pub(super) since: Monotonic,
     /// Whether it creates the attachment, or deletes it.
     pub(super) create: bool,
 }
@@ -48,7 +48,7 @@ pub(super) struct UnconfirmedRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Failure {
     /// When it failed.
-    pub(super) at: Time,
+    pub(super) at: Monotonic,
     /// The wait before the next attempt.
     pub(super) backoff: Duration,
     /// Failures in a row.
@@ -64,14 +64,14 @@ impl AttachState {
     }
 
     /// Records a failed attempt.
-    pub(super) fn fail_attempt(&mut self, backoff: Backoff, now: Time) {
+    pub(super) fn fail_attempt(&mut self, backoff: Backoff, now: Monotonic) {
         let earlier = self.failure.map_or(0, |failure| failure.count);
         let count = earlier.saturating_add(1);
         self.failure = Some(Failure { at: now, backoff: backoff.delay(earlier), count });
     }
 
     /// The remaining backoff after a failure. After the clock was set back there is none.
-    pub(super) fn backoff(&self, now: Time) -> Option<Duration> {
+    pub(super) fn backoff(&self, now: Monotonic) -> Option<Duration> {
         let failure = self.failure?;
         (now >= failure.at).then(|| remaining(failure.at.plus(failure.backoff), now))?
     }
@@ -79,18 +79,18 @@ impl AttachState {
 
 impl UnconfirmedRequest {
     /// How long it may still take effect.
-    pub(super) fn time_left(&self, now: Time) -> Option<Duration> {
+    pub(super) fn time_left(&self, now: Monotonic) -> Option<Duration> {
         remaining(self.since.plus(MAX_REQUEST_AGE), now)
     }
 }
 
 /// The time until `then`; `None` if it has passed.
-pub(super) fn remaining(then: Time, now: Time) -> Option<Duration> {
+pub(super) fn remaining(then: Monotonic, now: Monotonic) -> Option<Duration> {
     u64::try_from(then.0 - now.0).ok().filter(|left| *left > 0).map(Duration::from_millis)
 }
 
 /// Updates the states of a view from its objects: starts and ends waits.
-pub(super) fn update_timers(view: &mut View<'_>, now: Time) {
+pub(super) fn update_timers(view: &mut View<'_>, now: Monotonic) {
     let blocked: BTreeSet<String> = view
         .nodes
         .iter()
@@ -103,7 +103,7 @@ pub(super) fn update_timers(view: &mut View<'_>, now: Time) {
     for (node, node_view) in &mut view.nodes {
         let (phase, wanted) = (node_view.phase(), node_view.is_wanted());
         let state = &mut node_view.state;
-        let since = |active: bool, since: Option<Time>| active.then(|| since.unwrap_or(now));
+        let since = |active: bool, since: Option<Monotonic>| active.then(|| since.unwrap_or(now));
         let present = phase != AttachmentPhase::Absent;
         state.unwanted_since = since(!node_view.held_by_pod && present, state.unwanted_since);
         let waiting = wanted && matches!(phase, AttachmentPhase::Uncertain | AttachmentPhase::Detaching);

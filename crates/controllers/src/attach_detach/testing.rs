@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use wharf_model::{Kind, Node, Time, UniqueVolumeName};
+use wharf_model::{Kind, Monotonic, Node, Time, UniqueVolumeName};
 
 use super::Settings;
 use super::state::{AttachState, update_timers};
@@ -194,12 +194,12 @@ impl World {
     }
 
     /// The view at a time.
-    pub(super) fn view(&self, now: Time) -> View<'_> {
+    pub(super) fn view(&self, now: Monotonic) -> View<'_> {
         self.view_with_nodes(now, &[])
     }
 
     /// The view at a time, including these nodes even if nothing is on them.
-    pub(super) fn view_with_nodes(&self, now: Time, extra_nodes: &[&str]) -> View<'_> {
+    pub(super) fn view_with_nodes(&self, now: Monotonic, extra_nodes: &[&str]) -> View<'_> {
         let unconfirmed = self.states.iter().filter(|(_, state)| state.unconfirmed.is_some());
         let extra_nodes: Vec<&str> =
             extra_nodes.iter().copied().chain(unconfirmed.map(|(node, _)| node.as_str())).collect();

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wharf_model::{Key, Time, UniqueVolumeName};
+use wharf_model::{Key, Monotonic, UniqueVolumeName};
 
 use super::Settings;
 use super::decide::{DetachReason, DetachTiming, blocking_nodes, detach_timing};
@@ -102,13 +102,15 @@ pub enum DetachStatus {
     VolumeUnknown,
 }
 
+/// The waits of a running controller are not known here, so they count as just begun.
+const START: Monotonic = Monotonic(0);
+
 /// What a volume waits for to be attached to a node.
 pub fn attach_status(
     volume: &UniqueVolumeName,
     node: &str,
     objects: &VolumeObjects,
     settings: &Settings,
-    now: Time,
 ) -> AttachStatus {
     let view = view(volume, node, objects, settings);
     let node_view = view.nodes.get(node).cloned().unwrap_or_default();
@@ -121,7 +123,7 @@ pub fn attach_status(
         AttachmentPhase::Attached if node_view.node.exists => AttachStatus::NodeStatus,
         AttachmentPhase::Attached => AttachStatus::NodeMissing,
         AttachmentPhase::Detaching => {
-            AttachStatus::EarlierAttachment(detach_state(&view, node, &node_view, now))
+            AttachStatus::EarlierAttachment(detach_state(&view, node, &node_view, START))
         }
         AttachmentPhase::Uncertain => match attach_error(&node_view) {
             Some(message) => AttachStatus::Failed { attachment, message },
@@ -130,14 +132,14 @@ pub fn attach_status(
         AttachmentPhase::Absent if !node_view.node.exists => AttachStatus::NodeMissing,
         AttachmentPhase::Absent if !node_view.node.managed => AttachStatus::NodeUnmanaged,
         AttachmentPhase::Absent => {
-            let others = blocking_nodes(&view, node, now);
+            let others = blocking_nodes(&view, node, START);
             if others.is_empty() {
                 return AttachStatus::NotRequested { attachment };
             }
             let blocker = |node: String| {
                 let node_view = &view.nodes[&node];
                 let pods = node_view.pods.iter().map(|pod| pod.metadata.key()).collect();
-                BlockingNode { leaving: detach_state(&view, &node, node_view, now), pods, node }
+                BlockingNode { leaving: detach_state(&view, &node, node_view, START), pods, node }
             };
             AttachStatus::OtherNodes(others.into_iter().map(blocker).collect())
         }
@@ -150,10 +152,11 @@ pub fn detach_status(
     node: &str,
     objects: &VolumeObjects,
     settings: &Settings,
-    now: Time,
 ) -> DetachStatus {
     let view = view(volume, node, objects, settings);
-    view.nodes.get(node).map_or(DetachStatus::Detached, |node_view| detach_state(&view, node, node_view, now))
+    view.nodes
+        .get(node)
+        .map_or(DetachStatus::Detached, |node_view| detach_state(&view, node, node_view, START))
 }
 
 fn view<'a>(
@@ -170,7 +173,7 @@ fn attach_error(node_view: &NodeView) -> Option<String> {
     Some(node_view.attachment.as_ref()?.status.attach_error.as_ref()?.message.clone())
 }
 
-fn detach_state(view: &View<'_>, node: &str, node_view: &NodeView, now: Time) -> DetachStatus {
+fn detach_state(view: &View<'_>, node: &str, node_view: &NodeView, now: Monotonic) -> DetachStatus {
     let Some(object) = &node_view.attachment else { return DetachStatus::Detached };
     let (attachment, driver) = (view.name.attachment_name(node), view.name.driver.clone());
     if node_view.phase() == AttachmentPhase::Detaching {

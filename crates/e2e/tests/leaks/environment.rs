@@ -25,7 +25,14 @@ const OPTIONS: [&str; 6] = [
     "--snapshot-ready-looks",
     "1",
 ];
-const PACE: [&str; 4] = ["--retry-interval-start", "100ms", "--retry-interval-max", "2s"];
+const PACE: [&str; 5] = [
+    "--retry-interval-start=100ms",
+    "--retry-interval-max=2s",
+    // A killed process leaves its leases to expire.
+    "--leader-election-lease-duration=3s",
+    "--leader-election-renew-deadline=2s",
+    "--leader-election-retry-period=500ms",
+];
 
 /// Fault configurations of the driver.
 const FAULTS: [&str; 5] = [

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use wharf_model::Time;
 use wharf_model::system::SystemOverride;
+use wharf_model::{Monotonic, Time};
 
 use crate::planted::Bug;
 
@@ -136,8 +136,16 @@ impl Sim {
 pub(crate) struct SeededSystem(pub(crate) Arc<Sim>);
 
 impl SystemOverride for SeededSystem {
+    /// The wall clock is set forward and back every few minutes, by more than any wait.
     fn now(&mut self) -> Time {
-        Time(BEGIN).plus(self.0.elapsed())
+        const SET_BY: [i64; 4] = [0, 3_600_000, -3_600_000, 0];
+        let elapsed = self.0.elapsed();
+        let at = elapsed.as_secs() as usize / 240 % SET_BY.len();
+        Time(BEGIN + SET_BY[at]).plus(elapsed)
+    }
+
+    fn monotonic(&mut self) -> Monotonic {
+        Monotonic(0).plus(self.0.elapsed())
     }
 
     fn fill_random(&mut self, bytes: &mut [u8]) {

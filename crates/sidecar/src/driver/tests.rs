@@ -46,7 +46,7 @@ impl Identity for Named {
 }
 
 /// A driver in its own thread: stopping it closes its connections, as the exit of a process does.
-struct Served {
+pub(crate) struct Served {
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -58,7 +58,7 @@ impl Drop for Served {
     }
 }
 
-fn serve(socket: &Path, name: &'static str, services: &[PluginService]) -> Served {
+pub(crate) fn serve(socket: &Path, name: &'static str, services: &[PluginService]) -> Served {
     let endpoint: Endpoint = socket.to_str().unwrap().parse().unwrap();
     let service = Named { name, services: services.to_vec(), probes: Mutex::new(0) };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -100,6 +100,55 @@ async fn discovery_waits_for_driver_and_reads_replaced_one() {
     assert!(driver.capabilities().topology, "the same client reaches the replaced driver");
     let text = metrics.encode();
     assert!(text.contains(r#"driver_name="first.test",method_name="/csi.v1.Identity/Probe""#), "{text}");
+}
+
+/// An API server that stores one Lease, until it no longer answers.
+pub(crate) fn lease_server(down: std::sync::Arc<Mutex<bool>>) -> wharf_cluster::Cluster {
+    use http_body_util::{BodyExt, Full};
+    use hyper::body::Bytes;
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let down = std::sync::Arc::clone(&down);
+        async move {
+            if *down.lock().unwrap() {
+                std::future::pending::<()>().await;
+            }
+            let (status, body) = match *request.method() == http::Method::GET {
+                true => (
+                    404,
+                    r#"{"kind": "Status", "code": 404, "reason": "NotFound", "details": {"name": "role"}}"#
+                        .into(),
+                ),
+                false => (200, request.into_body().collect().await.unwrap().to_bytes()),
+            };
+            let response = http::Response::builder().status(status).body(Full::<Bytes>::new(body));
+            Ok::<_, std::convert::Infallible>(response.unwrap())
+        }
+    });
+    wharf_cluster::Cluster::with_client(kube::Client::new(service, "default"))
+}
+
+/// S-M1: every role calls the driver through this client.
+#[tokio::test(start_paused = true)]
+async fn running_call_is_cancelled_at_the_renew_deadline_and_none_starts_after() {
+    let down = std::sync::Arc::new(Mutex::new(false));
+    let cluster = lease_server(std::sync::Arc::clone(&down));
+    let leadership = Leadership::start(&cluster, wharf_cluster::LeaseOptions::new("ns", "role", "one"));
+    leadership.wait_acquired().await;
+    let info = DriverInfo {
+        name: "d.test".into(),
+        capabilities: Capabilities::default(),
+        node_topology: Segments::new(),
+    };
+    let driver = Driver::unreachable(info).fenced(Some(&leadership));
+    *down.lock().unwrap() = true;
+    let hour = Duration::from_secs(3600);
+    let started = Instant::now();
+    let call = |_| std::future::pending::<Result<Response<()>, Status>>();
+    let cancelled = driver.controller("ControllerPublishVolume", hour, call).await;
+    assert_eq!(cancelled.unwrap_err().code(), Code::Cancelled);
+    assert!(started.elapsed() <= Duration::from_secs(10), "{:?}", started.elapsed());
+    let refused = driver.controller("ControllerPublishVolume", hour, |_| async { Ok(Response::new(())) });
+    assert_eq!(refused.await.unwrap_err().code(), Code::Cancelled);
 }
 
 /// sidecars.md 1.0 "Driver name": each declared capability sets its field.

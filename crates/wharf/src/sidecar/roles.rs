@@ -33,6 +33,8 @@ pub(super) struct RolesArgs {
     #[command(flatten)]
     election: ElectionArgs,
     #[command(flatten)]
+    driver: DriverHealthArgs,
+    #[command(flatten)]
     worker_options: WorkerArgs,
     #[command(flatten)]
     volumes: VolumeArgs,
@@ -75,12 +77,21 @@ pub(super) struct ElectionArgs {
     /// How long other replicas wait for a holder that does not renew its lease
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "15s")]
     leader_election_lease_duration: Duration,
-    /// How long after its last renewal a holder may start new work
+    /// How long after its last renewal a holder may work; then its calls are cancelled
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10s")]
     leader_election_renew_deadline: Duration,
     /// Interval between attempts to acquire or renew a lease
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "5s")]
     leader_election_retry_period: Duration,
+}
+
+/// Leader election between replicas with drivers of their own.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Leader election")]
+struct DriverHealthArgs {
+    /// Give up the leases after this time without a good answer of the driver to Probe, until it answers again
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "15s")]
+    leader_election_driver_timeout: Duration,
 }
 
 /// Concurrency, timeouts and retries.
@@ -222,8 +233,19 @@ impl RolesArgs {
 
     /// Validates the flags and converts them into the controller's configuration.
     pub(super) fn into_config(self, environment: &Environment) -> anyhow::Result<Config> {
-        let Self { roles, connect, namespace, election, worker_options, volumes, snapshots, health, node } =
-            self;
+        let Self {
+            roles,
+            connect,
+            namespace,
+            election,
+            driver,
+            worker_options,
+            volumes,
+            snapshots,
+            health,
+            node,
+        } = self;
+        let driver_timeout = driver.leader_election_driver_timeout;
         let roles = roles.map(|roles| roles.into_iter().collect::<BTreeSet<_>>());
         let own_node = match (node.node_deployment, &node.node_name) {
             (false, _) => None,
@@ -240,7 +262,8 @@ impl RolesArgs {
             // No leader election: each node has its own volumes.
             election: (election.leader_election && own_node.is_none())
                 .then(|| election.validated())
-                .transpose()?,
+                .transpose()?
+                .map(|election| Election { driver_timeout, ..election }),
             provisioner: volumes.provisioner(
                 &worker_options,
                 own_node.is_some().then_some(&node),
@@ -281,6 +304,7 @@ impl ElectionArgs {
             lease_duration: self.leader_election_lease_duration,
             renew_deadline: self.leader_election_renew_deadline,
             retry_period: self.leader_election_retry_period,
+            ..Election::default()
         };
         election.validate()?;
         Ok(election)

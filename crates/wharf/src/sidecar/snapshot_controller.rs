@@ -19,7 +19,7 @@ The controller acts only while it holds the lease snapshot-controller-leader, as
 beyond upstream's. It waits until the snapshot CRDs are installed: run `wharf install crds`.
 
 HTTP endpoints:
-  /healthz/leader-election   whether this replica holds the lease; always 200
+  /healthz/leader-election   whether this replica holds the lease; 500 if it cannot renew it
   /readyz                    the controller runs, or waits for its lease
   /metrics                   Prometheus metrics
   /debug/attempts            the last attempt for each object and its result, as JSON

@@ -43,16 +43,16 @@ fn timeout(node: &str, phase: AttachmentPhase) -> Step {
 }
 
 fn unwanted() -> AttachState {
-    AttachState { unwanted_since: Some(Time(0)), ..AttachState::default() }
+    AttachState { unwanted_since: Some(Monotonic(0)), ..AttachState::default() }
 }
 
 fn waiting() -> AttachState {
-    AttachState { waiting_since: Some(Time(0)), ..AttachState::default() }
+    AttachState { waiting_since: Some(Monotonic(0)), ..AttachState::default() }
 }
 
 fn check(cases: impl IntoIterator<Item = (&'static str, World, i64, Step)>) {
     for (rule, world, now, step) in cases {
-        let now = Time(now);
+        let now = Monotonic(now);
         let mut view = world.view(now);
         if let Step::Detach { node, .. } = &step {
             // Every detach is announced first.
@@ -176,7 +176,7 @@ fn access_modes_decide_on_second_node() {
     let two = |world: World| world.node("a").node("b").pod("p", "a").pod("q", "b");
     let reported = || AttachState {
         multi_attach_reported: true,
-        blocked_since: Some(Time(0)),
+        blocked_since: Some(Monotonic(0)),
         ..AttachState::default()
     };
     check([
@@ -261,7 +261,7 @@ fn access_modes_decide_on_second_node() {
 #[test]
 fn volume_is_detached_before_it_moves() {
     let moves = || World::exclusive().node("a").node("b").pod("q", "b");
-    let blocked = || AttachState { blocked_since: Some(Time(0)), ..AttachState::default() };
+    let blocked = || AttachState { blocked_since: Some(Monotonic(0)), ..AttachState::default() };
     check([
         (
             "the old node's status is updated",
@@ -347,8 +347,8 @@ fn uncertain_attachment_blocks_other_nodes() {
 #[test]
 fn failure_backs_off_its_own_node_only() {
     let failure = || AttachState {
-        failure: Some(Failure { at: Time(1000), backoff: Duration::from_millis(500), count: 1 }),
-        unwanted_since: Some(Time(0)),
+        failure: Some(Failure { at: Monotonic(1000), backoff: Duration::from_millis(500), count: 1 }),
+        unwanted_since: Some(Monotonic(0)),
         ..AttachState::default()
     };
     let two = || World::shared().node("a").node("b").pod("p", "a").pod("q", "b");
@@ -381,11 +381,11 @@ fn failure_backs_off_its_own_node_only() {
 #[test]
 fn unconfirmed_request_blocks_until_checked() {
     let unconfirmed = |create| AttachState {
-        unconfirmed: Some(UnconfirmedRequest { since: Time(0), create }),
+        unconfirmed: Some(UnconfirmedRequest { since: Monotonic(0), create }),
         ..AttachState::default()
     };
     let failed = |at| AttachState {
-        failure: Some(Failure { at: Time(at), backoff: Duration::from_millis(500), count: 1 }),
+        failure: Some(Failure { at: Monotonic(at), backoff: Duration::from_millis(500), count: 1 }),
         ..unconfirmed(true)
     };
     let moved = || World::exclusive().node("a").node("b").pod("q", "b");
@@ -450,7 +450,7 @@ fn backoff_doubles_up_to_its_maximum() {
     let mut state = AttachState::default();
     let pauses: Vec<u64> = (0..10)
         .map(|_| {
-            state.fail_attempt(backoff, Time(0));
+            state.fail_attempt(backoff, Monotonic(0));
             u64::try_from(state.failure.unwrap().backoff.as_millis()).unwrap()
         })
         .collect();
@@ -492,8 +492,8 @@ fn report_follows_attachment_phase_and_use() {
         ("the pod's claim was deleted", without_claim(), Keep),
         ("no PersistentVolume", without_volume(), Keep),
     ] {
-        let view = world.view_with_nodes(Time(0), &["a"]);
-        assert_eq!(super::report(&view, "a", Time(0)), report, "{rule}");
+        let view = world.view_with_nodes(Monotonic(0), &["a"]);
+        assert_eq!(super::report(&view, "a", Monotonic(0)), report, "{rule}");
     }
 }
 
@@ -502,10 +502,10 @@ fn report_follows_attachment_phase_and_use() {
 fn announced_detach_hides_the_volume_until_cancelled() {
     let announced = AttachState { announced: true, ..AttachState::default() };
     let world = World::exclusive().node("a").pod("p", "a").attached("a").with_state("a", announced);
-    let mut view = world.view(Time(0));
-    assert_eq!(super::report(&view, "a", Time(0)), Report::Hide);
+    let mut view = world.view(Monotonic(0));
+    assert_eq!(super::report(&view, "a", Monotonic(0)), Report::Hide);
     cancel_announcements(&mut view);
-    assert_eq!(super::report(&view, "a", Time(0)), Report::Show);
+    assert_eq!(super::report(&view, "a", Monotonic(0)), Report::Show);
 }
 
 /// Without a PersistentVolume its users are unknown: the volume stays attached.

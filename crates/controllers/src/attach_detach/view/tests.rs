@@ -1,14 +1,14 @@
 //! Which pods want a volume, and which may use it: the cases of upstream's desired_state_of_world_test and util_test.
 
 use serde_json::{Value, json};
-use wharf_model::Time;
+use wharf_model::{Monotonic, Time};
 
 use super::super::testing::{World, object};
 use super::*;
 
 /// Whether a pod may use the volume, and how many pods want it.
 fn held_and_wanted(world: &World) -> (bool, usize) {
-    let view = world.view(Time(0));
+    let view = world.view(Monotonic(0));
     let node_view = view.nodes.get("a").cloned().unwrap_or_default();
     (node_view.held_by_pod, node_view.pods.len())
 }
@@ -173,7 +173,7 @@ fn foreign_attachments_are_ignored() {
         ("of another driver", json!({"spec": {"attacher": "e.test"}}), false),
     ] {
         let world = World::exclusive().node("a").attachment("a", with);
-        let view = world.view(Time(0));
+        let view = world.view(Monotonic(0));
         let node_view = view.nodes.get("a");
         assert_eq!(node_view.is_some_and(|node_view| node_view.attachment.is_some()), expected, "{rule}");
     }
@@ -183,13 +183,13 @@ fn foreign_attachments_are_ignored() {
 #[test]
 fn two_persistent_volumes_with_one_handle_are_one_volume() {
     let mut world = World::shared().node("a").pod("p", "a");
-    assert!(!world.view(Time(0)).exclusive);
+    assert!(!world.view(Monotonic(0)).exclusive);
     let mut second = (*world.objects.volumes[0]).clone();
     second.metadata.name = "second".into();
     second.spec.access_modes = vec![AccessMode::ReadWriteOnce];
     second.spec.claim_ref = None;
     world.objects.volumes.push(Arc::new(second));
-    let view = world.view(Time(0));
+    let view = world.view(Monotonic(0));
     assert!(view.exclusive);
     let node_view = &view.nodes["a"];
     assert_eq!((node_view.volume.as_deref(), view.display_name(node_view)), (Some("pv"), "pv"));
@@ -204,28 +204,33 @@ fn two_persistent_volumes_with_one_handle_are_one_volume() {
 #[test]
 fn wait_timers_start_and_end_with_their_condition() {
     let since = |world: World, now: i64| {
-        let view = world.view(Time(now));
+        let view = world.view(Monotonic(now));
         let state = &view.nodes["a"].state;
         (state.unwanted_since, state.waiting_since, state.blocked_since)
     };
     let all = || AttachState {
-        unwanted_since: Some(Time(1)),
-        waiting_since: Some(Time(2)),
-        blocked_since: Some(Time(3)),
+        unwanted_since: Some(Monotonic(1)),
+        waiting_since: Some(Monotonic(2)),
+        blocked_since: Some(Monotonic(3)),
         ..AttachState::default()
     };
-    let (one, five) = (|| World::exclusive().node("a").node("b"), Some(Time(5)));
+    let (one, five) = (|| World::exclusive().node("a").node("b"), Some(Monotonic(5)));
     for (rule, world, started, continued) in [
-        ("unwanted", one().attached("a"), (five, None, None), (Some(Time(1)), None, None)),
+        ("unwanted", one().attached("a"), (five, None, None), (Some(Monotonic(1)), None, None)),
         ("wanted", one().attached("a").pod("p", "a"), (None, None, None), (None, None, None)),
-        ("attaching", one().uncertain("a").pod("p", "a"), (None, five, None), (None, Some(Time(2)), None)),
+        (
+            "attaching",
+            one().uncertain("a").pod("p", "a"),
+            (None, five, None),
+            (None, Some(Monotonic(2)), None),
+        ),
         (
             "detaching, but wanted again",
             one().detaching("a").pod("p", "a"),
             (None, five, None),
-            (None, Some(Time(2)), None),
+            (None, Some(Monotonic(2)), None),
         ),
-        ("blocked", one().attached("b").pod("p", "a"), (None, None, five), (None, None, Some(Time(3)))),
+        ("blocked", one().attached("b").pod("p", "a"), (None, None, five), (None, None, Some(Monotonic(3)))),
         ("not blocked", one().pod("p", "a"), (None, None, None), (None, None, None)),
     ] {
         assert_eq!(since(world.clone(), 5), started, "{rule}");

@@ -69,7 +69,7 @@ fn attach_status_names_what_it_waits_for() {
             "busy",
         ),
     ] {
-        let found = attach_status(&name(), "a", &world.all_objects(), &world.settings, Time(0));
+        let found = attach_status(&name(), "a", &world.all_objects(), &world.settings);
         assert_eq!(found, waits);
         assert!(found.to_string().contains(expected), "{found}");
     }
@@ -92,6 +92,6 @@ fn detach_status_names_what_it_waits_for() {
             DetachStatus::NotRequested { attachment: name().attachment_name("a") },
         ),
     ] {
-        assert_eq!(detach_status(&name(), "a", &world.all_objects(), &world.settings, Time(0)), expected);
+        assert_eq!(detach_status(&name(), "a", &world.all_objects(), &world.settings), expected);
     }
 }

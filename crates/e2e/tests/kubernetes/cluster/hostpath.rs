@@ -32,11 +32,8 @@ fn hostpath_driver_works_with_our_controllers() {
     let cluster = TestCluster::start_with(options);
     let kubeconfig = cluster.kubeconfig().display().to_string();
     let log = cluster.directory().join("log/controllers.log");
-    let mut controllers = ChildProcess::start(
-        &built_program("wharf"),
-        &["controllers", "--kubeconfig", &kubeconfig, "--leader-election"],
-        &log,
-    );
+    let mut controllers =
+        ChildProcess::start(&built_program("wharf"), &["controllers", "--kubeconfig", &kubeconfig], &log);
     flows(&cluster);
     controllers.stop();
 }

@@ -26,7 +26,8 @@ fn moving_pods_keep_single_attachment_with_our_attach_detach() {
     let options = ClusterOptions { controllers: WITHOUT_ATTACH_DETACH, ..ClusterOptions::default() };
     let cluster = TestCluster::start_with(options);
     let kubeconfig = cluster.kubeconfig().display().to_string();
-    let which = ["--controllers", "persistentvolume-attach-detach-controller"];
+    // A killed process leaves its lease to expire, which would take longer than a round.
+    let which = ["--controllers", "persistentvolume-attach-detach-controller", "--leader-election=false"];
     let args = [&["controllers", "--kubeconfig", &kubeconfig][..], &which].concat();
     let log = cluster.directory().join("log/controllers.log");
     let mut controllers = ChildProcess::start(&built_program("wharf"), &args, &log);

@@ -24,7 +24,14 @@ fn five_hundred_claims_leak_no_volume() {
         r#"{"CreateVolume": {"code": "DeadlineExceeded", "when": "after", "probability": 0.4, "delay_ms": 100},
             "DeleteVolume": {"code": "Unavailable", "when": "after", "probability": 0.1}}"#,
     );
-    let worker_options = ["--retry-interval-start", "100ms", "--retry-interval-max", "2s"];
+    let worker_options = [
+        "--retry-interval-start=100ms",
+        "--retry-interval-max=2s",
+        // A killed sidecar leaves its leases to expire.
+        "--leader-election-lease-duration=3s",
+        "--leader-election-renew-deadline=2s",
+        "--leader-election-retry-period=500ms",
+    ];
     let mut sidecar = driver.sidecar("sidecar", &worker_options);
     cluster.apply(&class("plain", DRIVER, ""));
 

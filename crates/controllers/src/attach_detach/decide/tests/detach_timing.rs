@@ -168,7 +168,7 @@ fn detach_timing_in_every_node_state() {
         world = if tainted { world.tainted("a") } else { world };
         world = if upstream { world.upstream() } else { world };
         let world = world.set(|settings| settings.disable_force_detach_on_timeout = disabled);
-        let now = Time(if expired { MINUTES_6 } else { 0 });
+        let now = Monotonic(if expired { MINUTES_6 } else { 0 });
         let view = world.view(now);
         let found = detach_timing(&view, &view.nodes["a"], now);
         let detaches = matches!(found, DetachTiming::Now(_));
@@ -191,5 +191,38 @@ fn detach_timing_in_every_node_state() {
         if !upstream {
             assert_eq!(by_force, detaches && in_use, "verified unless forced: {state}");
         }
+    }
+}
+
+/// A-H1: the clock that the controller reads is set neither forward nor back, whatever happens to the wall clock.
+#[test]
+fn wall_clock_that_is_set_does_not_end_the_wait_for_the_node() {
+    struct Clocks {
+        wall: i64,
+        monotonic: i64,
+    }
+    impl wharf_model::system::SystemOverride for Clocks {
+        fn now(&mut self) -> Time {
+            Time(self.wall)
+        }
+        fn monotonic(&mut self) -> Monotonic {
+            Monotonic(self.monotonic)
+        }
+        fn fill_random(&mut self, bytes: &mut [u8]) {
+            bytes.fill(0);
+        }
+    }
+    let world =
+        World::exclusive().node("a").attached("a").unready("a").in_use("a").with_state("a", unwanted());
+    for (wall, monotonic, forced) in [
+        (MINUTES_6 * 9, MINUTES_6 - 1, false),
+        (-MINUTES_6 * 9, MINUTES_6 - 1, false),
+        (-MINUTES_6 * 9, MINUTES_6, true),
+    ] {
+        let _override = wharf_model::system::override_system(Clocks { wall, monotonic });
+        let now = wharf_cluster::monotonic();
+        let view = world.view(now);
+        let timing = detach_timing(&view, &view.nodes["a"], now);
+        assert_eq!(matches!(timing, DetachTiming::Now(_)), forced, "{wall} {monotonic}");
     }
 }
