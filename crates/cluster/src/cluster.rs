@@ -15,7 +15,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use wharf_model::patch::Patch;
 use wharf_model::{ApiResource, Key, Kind, View};
 
-use crate::barrier::Barrier;
 use crate::error::{Status, Subject};
 use crate::limit::Limit;
 use crate::store::{Absorb, Filter};
@@ -91,8 +90,6 @@ pub struct Cluster {
     inner: Arc<Inner>,
     /// The least that stores hold of an object.
     min_view: View,
-    /// The stores of a role that a new leader brings up to date.
-    barrier: Option<Barrier>,
 }
 
 struct Inner {
@@ -157,11 +154,7 @@ impl Cluster {
             _stop_with_me: stop.clone().drop_guard(),
             stop,
         };
-        Self {
-            inner: Arc::new(Inner { transport, watches: Arc::new(watches) }),
-            min_view: View::Full,
-            barrier: None,
-        }
+        Self { inner: Arc::new(Inner { transport, watches: Arc::new(watches) }), min_view: View::Full }
     }
 
     /// For a process that does not need full views of Pods and Nodes: its stores hold slim views where the caller asks
@@ -177,7 +170,7 @@ impl Cluster {
     pub fn with_user(&self, client: kube::Client) -> Self {
         let transport = Transport::new(client, None, Metrics::default());
         let watches = Arc::clone(&self.inner.watches);
-        Self { inner: Arc::new(Inner { transport, watches }), min_view: self.min_view, barrier: None }
+        Self { inner: Arc::new(Inner { transport, watches }), min_view: self.min_view }
     }
 
     /// For one role: its writes go out only while it holds the lease, and are cancelled when it loses it, wherever in a
@@ -187,12 +180,7 @@ impl Cluster {
         let Some(leadership) = leadership else { return self.clone() };
         let transport = self.inner.transport.fenced(leadership.fence().clone());
         let watches = Arc::clone(&self.inner.watches);
-        let barrier = Some(Barrier::new(transport.clone()));
-        Self { inner: Arc::new(Inner { transport, watches }), min_view: self.min_view, barrier }
-    }
-
-    pub(crate) fn barrier(&self) -> Option<&Barrier> {
-        self.barrier.as_ref()
+        Self { inner: Arc::new(Inner { transport, watches }), min_view: self.min_view }
     }
 
     /// The client's metrics.
@@ -212,14 +200,6 @@ impl Cluster {
     /// The shared store of a kind, or of a selection of its objects. A call that no existing watch covers starts one,
     /// and must be made within a tokio runtime.
     pub fn store<K: Kind>(&self, options: WatchOptions) -> Store<K> {
-        let store = self.shared_store(options);
-        if let Some(barrier) = &self.barrier {
-            barrier.add(Arc::new(store.clone()));
-        }
-        store
-    }
-
-    fn shared_store<K: Kind>(&self, options: WatchOptions) -> Store<K> {
         let options = WatchOptions { view: options.view.max(self.min_view), ..options };
         let watches = &self.inner.watches;
         let mut stores = watches.stores.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -27,7 +27,6 @@ mod decide;
 mod fence;
 
 pub use fence::Fence;
-use fence::{Term, holds};
 
 const API: ApiResource = wharf_model::Lease::API;
 
@@ -151,7 +150,6 @@ impl Leadership {
             identity: unique_identity(&options.process),
             options,
             until: sender,
-            terms: 0,
             renewed: renewed_sender,
             raw: None,
             observed: None,
@@ -227,9 +225,7 @@ struct Candidate {
     /// The holder of the lease while this candidate holds it.
     identity: String,
     options: LeaseOptions,
-    until: watch::Sender<Option<Term>>,
-    /// The number of terms so far.
-    terms: u64,
+    until: watch::Sender<Option<Instant>>,
     renewed: watch::Sender<Option<Instant>>,
     /// The whole lease as last read or written: fields that others set are preserved.
     raw: Option<Value>,
@@ -308,7 +304,7 @@ impl Candidate {
     }
 
     fn holding(&self) -> bool {
-        holds(*self.until.borrow())
+        self.until.borrow().is_some_and(|until| Instant::now() < until)
     }
 
     /// One attempt to acquire or renew the lease; `false` if the request failed.
@@ -411,11 +407,7 @@ impl Candidate {
         let bytes = self.send(call).await?;
         self.observe(&bytes)?;
         self.renewed.send_replace(Some(started));
-        if !self.holding() {
-            self.terms += 1;
-        }
-        let until = started + self.options.renew_deadline;
-        self.until.send_replace(Some(Term { number: self.terms, until }));
+        self.until.send_replace(Some(started + self.options.renew_deadline));
         Ok(())
     }
 

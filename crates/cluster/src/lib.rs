@@ -6,7 +6,6 @@
 //! finalizers; [`Attempts`] records the last result for each object.
 
 mod attempts;
-mod barrier;
 mod clock;
 mod cluster;
 mod error;

@@ -76,8 +76,6 @@ struct Shared<K> {
     inner: Mutex<Inner<K>>,
     /// Wakes tasks that wait for another state, in the order in which they started to wait.
     state_changed: Notify,
-    /// Wakes the watch to list all objects again.
-    relist: Notify,
     options: WatchOptions,
 }
 
@@ -86,7 +84,6 @@ struct Inner<K> {
     subscribers: Vec<Weak<SubscriberQueue<K>>>,
     revision: u64,
     reach: SyncState,
-    relist_requested: bool,
 }
 
 impl<K> Drop for Shared<K> {
@@ -101,15 +98,8 @@ impl<K> Drop for Shared<K> {
 impl<K: Kind> Store<K> {
     pub(crate) fn new(options: WatchOptions) -> Self {
         let table = Table::new(options.view);
-        let inner = Inner {
-            table,
-            subscribers: Vec::new(),
-            revision: 0,
-            reach: SyncState::Listing,
-            relist_requested: false,
-        };
-        let shared =
-            Shared { inner: Mutex::new(inner), state_changed: Notify::new(), relist: Notify::new(), options };
+        let inner = Inner { table, subscribers: Vec::new(), revision: 0, reach: SyncState::Listing };
+        let shared = Shared { inner: Mutex::new(inner), state_changed: Notify::new(), options };
         Self { shared: Arc::new(shared), filter: None }
     }
 
@@ -219,46 +209,6 @@ impl<K: Kind> Store<K> {
         }
     }
 
-    pub(crate) fn watch_options(&self) -> &WatchOptions {
-        &self.shared.options
-    }
-
-    /// Waits until the watch has delivered everything up to this version, or can deliver nothing.
-    pub(crate) async fn wait_version(&self, version: &str) {
-        loop {
-            let state_changed = self.shared.state_changed.notified();
-            {
-                let inner = self.lock();
-                let reached = inner.table.has_reached(version);
-                if reached || matches!(inner.reach, SyncState::NotServed | SyncState::Forbidden) {
-                    return;
-                }
-            }
-            state_changed.await;
-        }
-    }
-
-    /// Lets the watch list all objects again.
-    pub(crate) fn request_relist(&self) {
-        self.lock().relist_requested = true;
-        self.shared.relist.notify_waiters();
-    }
-
-    /// A list starts, which answers earlier requests for one.
-    pub(crate) fn relist_started(&self) {
-        self.lock().relist_requested = false;
-    }
-
-    pub(crate) async fn wait_relist_requested(&self) {
-        loop {
-            let requested = self.shared.relist.notified();
-            if self.lock().relist_requested {
-                return;
-            }
-            requested.await;
-        }
-    }
-
     /// The store's synchronization state.
     pub fn sync_state(&self) -> SyncState {
         self.lock().reach
@@ -278,11 +228,7 @@ impl<K: Kind> Store<K> {
     /// Changes the table and notifies subscribers, all in the same order.
     pub(crate) fn update<R: IntoIterator<Item = Change<K>>>(&self, change: impl FnOnce(&mut Table<K>) -> R) {
         let mut inner = self.lock();
-        let before = inner.table.watched_version().map(str::to_owned);
         let changes = change(&mut inner.table);
-        if inner.table.watched_version() != before.as_deref() {
-            self.shared.state_changed.notify_waiters();
-        }
         let subscribers: Vec<_> = inner.subscribers.iter().filter_map(Weak::upgrade).collect();
         for Change { key, old, new } in changes {
             inner.revision += 1;

@@ -98,7 +98,6 @@ async fn pause(state: &State) {
 
 fn begin_list<K: Kind>(store: &Store<K>, report: &Reporter) {
     report.metrics.watch_start(report.plural, "list");
-    store.relist_started();
     store.update(|table| {
         table.begin_list();
         None
@@ -145,13 +144,7 @@ async fn stream<K: Kind>(
     let mut lines = lines::Lines::default();
     let mut received = false;
     let read_deadline = || deadline.min(Instant::now() + IDLE_TIMEOUT);
-    loop {
-        let frame = tokio::select! {
-            biased;
-            () = store.wait_relist_requested() => return State::start(),
-            frame = timeout_at(read_deadline(), body.frame()) => frame,
-        };
-        let Ok(Some(Ok(frame))) = frame else { break };
+    while let Ok(Some(Ok(frame))) = timeout_at(read_deadline(), body.frame()).await {
         let Ok(data) = frame.into_data() else { continue };
         for line in lines.push(&data) {
             received = true;
@@ -170,11 +163,6 @@ fn failures(state: &State) -> Option<u32> {
         State::Watching { failures, .. } => Some(*failures),
         State::Listing { .. } | State::Missing { .. } => None,
     }
-}
-
-/// A list that returns the server's present version, with as few objects as possible.
-pub(crate) fn version_call<K: Kind>(options: &WatchOptions) -> Call<'_> {
-    base_call::<K>("LIST", options).query("limit", "1")
 }
 
 pub(crate) fn page_call<'a, K: Kind>(

@@ -11,8 +11,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::barrier::Barrier;
-use crate::{Backoff, Change, Cluster, Leadership, Priority, Queue, QueueKey, Store, WorkItem};
+use crate::{Backoff, Change, Leadership, Priority, Queue, QueueKey, Store, WorkItem};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -70,21 +69,12 @@ pub struct Gate {
     stop: CancellationToken,
     /// When running work was last dropped.
     dropped_work: Arc<Mutex<Option<Instant>>>,
-    /// What a new leader waits for before its first step.
-    barrier: Option<Barrier>,
 }
 
 impl Gate {
     /// Open until `stop` is cancelled, and while the lease is held, if there is one.
     pub fn new(leadership: Option<Leadership>, stop: CancellationToken) -> Self {
-        Self { leadership, stop, dropped_work: Arc::default(), barrier: None }
-    }
-
-    /// The same gate for a role with this [fenced cluster](crate::Cluster::fenced): after the lease is acquired, it opens
-    /// only when the stores that the role has from this cluster have reached the server's state.
-    #[must_use]
-    pub fn with_stores_of(self, cluster: &Cluster) -> Self {
-        Self { barrier: cluster.barrier().cloned(), ..self }
+        Self { leadership, stop, dropped_work: Arc::default() }
     }
 
     /// The candidate for the lease, if there is one.
@@ -94,24 +84,13 @@ impl Gate {
 
     /// Whether a step may start now. Checked before each step.
     pub fn is_open(&self) -> bool {
-        !self.stop.is_cancelled()
-            && self.leadership.as_ref().is_none_or(|leadership| {
-                let term = leadership.fence().term();
-                term.is_some_and(|term| self.barrier.as_ref().is_none_or(|barrier| barrier.has_passed(term)))
-            })
+        !self.stop.is_cancelled() && self.leadership.as_ref().is_none_or(Leadership::is_leader)
     }
 
-    /// Waits until the lease is held and the stores are fresh, so that steps may start.
+    /// Waits until the lease is held, so that steps may start.
     pub async fn wait_open(&self) {
-        let Some(leadership) = &self.leadership else { return };
-        loop {
+        if let Some(leadership) = &self.leadership {
             leadership.wait_acquired().await;
-            let (Some(term), Some(barrier)) = (leadership.fence().term(), &self.barrier) else { return };
-            tokio::select! {
-                biased;
-                () = leadership.wait_lost() => {}
-                () = barrier.pass(term) => return,
-            }
         }
     }
 
@@ -131,7 +110,6 @@ impl Gate {
                 leadership: self.leadership.clone(),
                 stop: stop.clone(),
                 dropped_work: Arc::clone(&self.dropped_work),
-                barrier: self.barrier.clone(),
             },
             stop,
         )

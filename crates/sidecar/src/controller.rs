@@ -389,10 +389,9 @@ impl Controller {
         let leadership = self.start_election(role.lease(""));
         self.state.lock().unwrap_or_else(PoisonError::into_inner).driverless.insert(role, leadership.clone());
         let identity = self.config.identity.as_str();
-        let cluster = self.cluster.fenced(leadership.as_ref());
         let context = wharf_controllers::Context {
-            gate: Gate::new(leadership.clone(), stop.clone()).with_stores_of(&cluster),
-            cluster,
+            cluster: self.cluster.fenced(leadership.as_ref()),
+            gate: Gate::new(leadership.clone(), stop.clone()),
             events: EventRecorder::start(&self.cluster, role.component("", identity), identity),
         };
         let (events, gate) = (context.events.clone(), context.gate.clone());
@@ -468,11 +467,10 @@ impl Controller {
             let leadership = self.start_election(role.lease(driver.name()));
             leases.insert(role, leadership.clone());
             let component = role.component(driver.name(), identity);
-            let cluster = self.cluster.fenced(leadership.as_ref());
             let context = Context {
-                gate: Gate::new(leadership.clone(), stop.clone()).with_stores_of(&cluster),
-                cluster,
+                cluster: self.cluster.fenced(leadership.as_ref()),
                 driver: driver.fenced(leadership.as_ref()),
+                gate: Gate::new(leadership.clone(), stop.clone()),
                 events: EventRecorder::start(&self.cluster, component, identity.as_str()),
                 attempts: self.attempts.clone(),
                 metrics: self.metrics.clone(),

@@ -155,11 +155,10 @@ impl Controller {
         settings: Settings,
         metrics: ControllerMetrics,
     ) {
-        let fenced = cluster.fenced(gate.leadership());
         let context = |component: &str| Context {
             events: EventRecorder::start(&cluster, component, instance.as_str()),
-            cluster: fenced.clone(),
-            gate: gate.clone().with_stores_of(&fenced),
+            cluster: cluster.fenced(gate.leadership()),
+            gate: gate.clone(),
         };
         match self {
             Self::Binder => binder::run(context(binder::COMPONENT), settings.binder).await,

@@ -6,34 +6,20 @@ use std::future::Future;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// A time in which this process holds the lease without interruption.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Term {
-    pub(super) number: u64,
-    /// The renew deadline.
-    pub(super) until: Instant,
-}
-
 /// Whether this process holds the lease now; cheap to clone. It does not keep the lease alive.
 #[derive(Debug, Clone)]
 pub struct Fence {
-    until: watch::Receiver<Option<Term>>,
+    until: watch::Receiver<Option<Instant>>,
 }
 
 impl Fence {
-    pub(super) fn new(until: watch::Receiver<Option<Term>>) -> Self {
+    pub(super) fn new(until: watch::Receiver<Option<Instant>>) -> Self {
         Self { until }
     }
 
     /// Whether the lease is held, so that an effect may start now.
     pub fn is_open(&self) -> bool {
         holds(*self.until.borrow())
-    }
-
-    /// The number of the present term; `None` if the lease is not held.
-    pub(crate) fn term(&self) -> Option<u64> {
-        let term = *self.until.borrow();
-        term.filter(|_| holds(term)).map(|term| term.number)
     }
 
     /// Runs an effect while the lease is held. `None`: the lease was lost before its end, and the effect was cancelled.
@@ -65,7 +51,7 @@ impl Fence {
             };
             let expired = async {
                 match deadline {
-                    Some(term) if !wanted => sleep_until(term.until).await,
+                    Some(deadline) if !wanted => sleep_until(deadline).await,
                     _ => std::future::pending().await,
                 }
             };
@@ -78,8 +64,8 @@ impl Fence {
     }
 }
 
-pub(super) fn holds(term: Option<Term>) -> bool {
-    term.is_some_and(|term| Instant::now() < term.until)
+fn holds(until: Option<Instant>) -> bool {
+    until.is_some_and(|until| Instant::now() < until)
 }
 
 #[cfg(test)]

@@ -188,16 +188,6 @@ impl<K: Kind> Table<K> {
         }
     }
 
-    pub(crate) fn watched_version(&self) -> Option<&str> {
-        self.watched_version.as_deref()
-    }
-
-    /// Whether the watch has delivered everything up to this version.
-    pub(crate) fn has_reached(&self, version: &str) -> bool {
-        let watched = self.watched_version.as_deref();
-        watched.is_some_and(|watched| watched == version || is_newer_version(watched, version))
-    }
-
     /// The response to one of our own requests. A version that the watch has passed is ignored: the object may have
     /// been deleted since, and the watch would not deliver that again.
     pub(crate) fn absorb(&mut self, object: K) -> Option<Change<K>> {
