@@ -95,6 +95,7 @@ pub struct Leadership {
     fence: Fence,
     name: Arc<str>,
     lease_duration: Duration,
+    handover: Duration,
     /// When the lease was last seen with this process as its holder; `None` if it was last seen without.
     renewed: watch::Receiver<Option<Instant>>,
     shared: Arc<Shared>,
@@ -136,6 +137,7 @@ impl Leadership {
         let (renewed_sender, renewed) = watch::channel(None);
         let (standing, standings) = watch::channel(Standing::Compete);
         let (name, lease_duration) = (options.name.as_str().into(), options.lease_duration);
+        let handover = lease_duration.saturating_sub(options.renew_deadline);
         let stop = CancellationToken::new();
         // The watch on this lease allows taking over as soon as it is released.
         let store = cluster.store::<Lease>(WatchOptions {
@@ -156,7 +158,7 @@ impl Leadership {
         };
         let task = tokio::spawn(candidate.run(store, standings, stop.clone()));
         let shared = Arc::new(Shared { standing, stop, task: Mutex::new(Some(task)) });
-        Self { fence: Fence::new(until), name, lease_duration, renewed, shared }
+        Self { fence: Fence::new(until), name, lease_duration, handover, renewed, shared }
     }
 
     /// Whether this process holds the lease, so that a step may start now.
@@ -172,6 +174,11 @@ impl Leadership {
     /// How long others wait for this process if it does not renew the lease.
     pub fn lease_duration(&self) -> Duration {
         self.lease_duration
+    }
+
+    /// The time between the end of this process' work and the takeover of another process.
+    pub(crate) fn handover(&self) -> Duration {
+        self.handover
     }
 
     /// Stops or starts to compete for the lease.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::{Backoff, Change, Leadership, Priority, Queue, QueueKey, Store, WorkItem};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use wharf_model::Kind;
 use wharf_model::panics::{DebugKey, catch};
@@ -84,14 +84,26 @@ impl Gate {
 
     /// Whether a step may start now. Checked before each step.
     pub fn is_open(&self) -> bool {
-        !self.stop.is_cancelled() && self.leadership.as_ref().is_none_or(Leadership::is_leader)
+        let leading = self.leadership.as_ref().is_none_or(Leadership::is_leader);
+        !self.stop.is_cancelled() && leading && self.settling_until().is_none()
     }
 
     /// Waits until the lease is held, so that steps may start.
     pub async fn wait_open(&self) {
-        if let Some(leadership) = &self.leadership {
+        let Some(leadership) = &self.leadership else { return };
+        loop {
             leadership.wait_acquired().await;
+            let Some(until) = self.settling_until() else { return };
+            sleep_until(until).await;
         }
+    }
+
+    /// Until when dropped work keeps the gate closed. This process may acquire the lease again at once; calls that were
+    /// cancelled get the time that they have before another process takes over.
+    fn settling_until(&self) -> Option<Instant> {
+        let dropped = *self.dropped_work.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = dropped? + self.leadership.as_ref()?.handover();
+        (Instant::now() < until).then_some(until)
     }
 
     /// Waits until the lease is lost; never returns without a lease.

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::{
-    Attempts, Cluster, ConnectError, ConnectOptions, EventRecorder, Leadership, LeaseOptions,
+    Attempts, Cluster, ConnectError, ConnectOptions, EventRecorder, Leadership, LeaseOptions, Standing,
 };
 use wharf_csi::{Client, Endpoint, SocketIdentity};
 use wharf_model::Attempt;
@@ -524,8 +524,9 @@ async fn shut_down(events: EventRecorder, gate: Gate, leadership: Option<Leaders
     events.flush(FLUSH_TIMEOUT).await;
     match leadership {
         // Aborted calls may still run in the driver. They get the time until the lease expires.
-        Some(_) if gate.dropped_work() => {
-            tracing::warn!("aborted calls to the driver; leaving the lease to expire")
+        Some(leadership) if gate.dropped_work() => {
+            tracing::warn!("aborted calls to the driver; leaving the lease to expire");
+            leadership.set_standing(Standing::Expire);
         }
         Some(leadership) => leadership.release(FLUSH_TIMEOUT).await,
         None => {}

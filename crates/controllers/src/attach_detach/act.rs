@@ -48,13 +48,12 @@ impl AttachDetach {
                 requeue_after.map_or(StepOutcome::DONE, StepOutcome::retry_after)
             }
             Step::Attach { node, volume } => {
+                let earlier = self.begin_attempt(view, &node, true);
                 let done = self.attach(view, &node, &volume).await;
                 let unconfirmed = matches!(&done, Err(AttachError::Create(error)) if may_take_effect(error));
-                self.end_attempt(
-                    view,
-                    &node,
-                    unconfirmed.then_some(UnconfirmedRequest { since: monotonic(), create: true }),
-                );
+                let unconfirmed =
+                    unconfirmed.then_some(UnconfirmedRequest { since: monotonic(), create: true });
+                self.end_attempt(view, &node, unconfirmed, earlier);
                 let error = done.as_ref().err().map(ToString::to_string);
                 if let Some(error) = &error {
                     self.warn_pods(view, &node, &messages::attach_request_failed(&volume, error));
@@ -62,14 +61,13 @@ impl AttachDetach {
                 self.record_attempt(view, &node, "attach volume", error)
             }
             Step::Detach { node, uid, reason, .. } => {
+                let earlier = self.begin_attempt(view, &node, false);
                 let done = self.detach(view, &node, &uid, reason).await;
                 let unconfirmed =
                     matches!(&done, Err(DetachError::Delete { source, .. }) if may_take_effect(source));
-                self.end_attempt(
-                    view,
-                    &node,
-                    unconfirmed.then_some(UnconfirmedRequest { since: monotonic(), create: false }),
-                );
+                let unconfirmed =
+                    unconfirmed.then_some(UnconfirmedRequest { since: monotonic(), create: false });
+                self.end_attempt(view, &node, unconfirmed, earlier);
                 self.record_attempt(view, &node, "detach volume", done.err().map(|error| error.to_string()))
             }
             Step::Announce { node } => {
@@ -92,9 +90,23 @@ impl AttachDetach {
         }
     }
 
+    /// Records a request before it is sent; returns an earlier one whose outcome is unknown.
+    fn begin_attempt(&self, view: &View<'_>, node: &str, create: bool) -> Option<UnconfirmedRequest> {
+        let request = UnconfirmedRequest { since: monotonic(), create };
+        let mut earlier = None;
+        self.states.update(&view.name, node, |state| earlier = state.begin_attempt(request));
+        earlier
+    }
+
     /// Records the end of an attempt, perhaps with a request whose outcome is unknown.
-    fn end_attempt(&self, view: &View<'_>, node: &str, unconfirmed: Option<UnconfirmedRequest>) {
-        self.states.update(&view.name, node, |state| state.end_attempt(unconfirmed));
+    fn end_attempt(
+        &self,
+        view: &View<'_>,
+        node: &str,
+        unconfirmed: Option<UnconfirmedRequest>,
+        earlier: Option<UnconfirmedRequest>,
+    ) {
+        self.states.update(&view.name, node, |state| state.end_attempt(unconfirmed, earlier));
     }
 
     /// Reads the outcome of a request that cannot take effect any more. The read updates the store.

@@ -290,7 +290,8 @@ impl Simulation {
                 let listed = listed && self.omit != Omit::Withdrawal;
                 if status.volumes_in_use.contains(&name) || listed {
                     let (volume, node) = (*volume, node.clone());
-                    self.state_mut(volume, &node).end_attempt(None);
+                    let state = self.state_mut(volume, &node);
+                    state.end_attempt(None, state.unconfirmed);
                 } else {
                     *verified = true;
                     self.running.push(running);
@@ -329,7 +330,8 @@ impl Simulation {
                 let create = matches!(step, Step::Attach { .. });
                 let uncertain = !response_received && self.omit != Omit::Uncertainty;
                 let unconfirmed = uncertain.then_some(UnconfirmedRequest { since: self.now, create });
-                self.state_mut(volume, node).end_attempt(unconfirmed);
+                let state = self.state_mut(volume, node);
+                state.end_attempt(unconfirmed, state.unconfirmed);
                 if response_received {
                     let name = self::volume(volume).attachment_name(node);
                     self.cache.take(&self.world.server, ("attachment", name));
@@ -351,7 +353,8 @@ impl Simulation {
             volume, step: Step::Attach { node, .. } | Step::Detach { node, .. }, ..
         } = running
         {
-            self.state_mut(volume, node).end_attempt(None);
+            let state = self.state_mut(volume, node);
+            state.end_attempt(None, state.unconfirmed);
             self.failed(volume, node);
         }
     }

@@ -1,5 +1,6 @@
 //! In-process state of volumes on nodes, in addition to the objects: when waits began, which events were recorded, what
-//! failed. All of it may be dropped at any time: then a wait restarts, or an event is recorded once more.
+//! failed. All of it may be dropped at any time: then a wait restarts, or an event is recorded once more. Unconfirmed requests
+//! are kept while the process runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -56,11 +57,21 @@ pub(super) struct Failure {
 }
 
 impl AttachState {
+    /// Records a request before it is sent: the attempt may be cancelled before the response. Returns the earlier
+    /// unconfirmed request, if there is one.
+    pub(super) fn begin_attempt(&mut self, request: UnconfirmedRequest) -> Option<UnconfirmedRequest> {
+        self.unconfirmed.replace(request)
+    }
+
     /// Records the end of an attempt, perhaps with an unconfirmed request. A confirmed request, or one that was not
     /// sent, proves nothing about an earlier unconfirmed one: the objects show its outcome, or a live read does.
-    pub(super) fn end_attempt(&mut self, unconfirmed: Option<UnconfirmedRequest>) {
+    pub(super) fn end_attempt(
+        &mut self,
+        unconfirmed: Option<UnconfirmedRequest>,
+        earlier: Option<UnconfirmedRequest>,
+    ) {
         self.announced = false;
-        self.unconfirmed = unconfirmed.or(self.unconfirmed);
+        self.unconfirmed = unconfirmed.or(earlier);
     }
 
     /// Records a failed attempt.
@@ -187,9 +198,15 @@ impl AttachStates {
         change(inner.volumes.entry(volume.clone()).or_default().entry(node.to_owned()).or_default());
     }
 
-    /// Drops all states of volumes.
+    /// Drops all states of volumes but unconfirmed requests: they may take effect after the lease was lost.
     pub(super) fn clear(&self) {
-        self.lock().volumes.clear();
+        self.lock().volumes.retain(|_, nodes| {
+            nodes.retain(|_, state| {
+                *state = AttachState { unconfirmed: state.unconfirmed, ..AttachState::default() };
+                state.unconfirmed.is_some()
+            });
+            !nodes.is_empty()
+        });
     }
 
     pub(super) fn node_deleted(&self, node: &str, in_use: BTreeSet<String>) {
@@ -213,6 +230,25 @@ impl AttachStates {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The lease may be lost, and acquired again by this process, while a create is in flight.
+    #[test]
+    fn request_in_flight_survives_the_loss_of_the_lease() {
+        let (states, volume) =
+            (AttachStates::default(), UniqueVolumeName { driver: "d".into(), handle: "v".into() });
+        let request = UnconfirmedRequest { since: Monotonic(5), create: true };
+        states.update(&volume, "a", |state| {
+            assert_eq!(state.begin_attempt(request), None);
+            state.waiting_since = Some(Monotonic(1));
+        });
+        states.update(&volume, "b", |state| state.announced = true);
+        states.clear();
+        let kept = AttachState { unconfirmed: Some(request), ..AttachState::default() };
+        assert_eq!([states.get(&volume, "a"), states.get(&volume, "b")], [kept, AttachState::default()]);
+        states.update(&volume, "a", |state| state.end_attempt(None, None));
+        states.clear();
+        assert_eq!(states.get(&volume, "a"), AttachState::default());
+    }
 
     /// kubernetes.md 1.3 "In use": the last `volumesInUse` of a deleted node is kept while something is attached there.
     #[test]

@@ -1,8 +1,9 @@
 //! Gives up the leases of a driver that does not answer, so that another replica can act, and competes for them again
 //! when it answers.
 //!
-//! Running calls are cancelled first. The leases are released at once if none was running. Otherwise they expire: a
-//! cancelled call may still be running in the driver, and has that time to end.
+//! Running calls are cancelled first. The leases are released at once if none was running and the driver's process has
+//! ended. Otherwise they expire: a cancelled call, or one that timed out, may still be running in the driver, and has that time
+//! to end.
 
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ struct View {
     released: bool,
     /// Whether cancelled calls may still be running.
     dropped_work: bool,
+    /// Whether the last Probe could not connect to the driver.
+    gone: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +48,9 @@ fn decide(view: &View, limit: Duration, now: Instant) -> Step {
         None if since(view.answered) >= limit => Step::StandAside,
         None => Step::Wait,
         Some(aside) if view.answered > aside => Step::Compete,
-        Some(aside) if !view.released && !view.dropped_work && since(aside) >= SETTLE => Step::Release,
+        Some(aside) if !view.released && !view.dropped_work && view.gone && since(aside) >= SETTLE => {
+            Step::Release
+        }
         Some(_) => Step::Wait,
     }
 }
@@ -75,15 +80,24 @@ pub(super) async fn watch(
     let interval = limit / 5;
     let set = |standing| leases.iter().for_each(|(leadership, _)| leadership.set_standing(standing));
     // The roles run because the driver answered just now.
-    let mut view = View { answered: Instant::now(), aside_since: None, released: false, dropped_work: false };
+    let mut view = View {
+        answered: Instant::now(),
+        aside_since: None,
+        released: false,
+        dropped_work: false,
+        gone: false,
+    };
     set(Standing::Compete);
     metrics.answering.set(1);
     loop {
         sleep(interval).await;
-        let probed = driver.probe(interval).await;
+        // A slow answer within the limit is good: the driver may be busy with the calls of the roles.
+        let probed = driver.probe(limit).await;
         if probed.is_ok() {
             view.answered = Instant::now();
         }
+        // Errors of the connection have a source; what the driver answers has none.
+        view.gone = probed.as_ref().is_err_and(|status| std::error::Error::source(status).is_some());
         view.dropped_work = leases.iter().any(|(_, gate)| gate.dropped_work());
         match decide(&view, limit, Instant::now()) {
             Step::Wait => {}
@@ -135,8 +149,12 @@ mod tests {
         ];
         for (what, (answered, aside, released, dropped_work), now, expected) in table {
             let (answered, aside_since) = (at(answered), aside.map(at));
-            let view = View { answered, aside_since, released, dropped_work };
+            let view = View { answered, aside_since, released, dropped_work, gone: true };
             assert_eq!(decide(&view, Duration::from_secs(15), at(now)), expected, "{what}");
+            // A call that timed out may still run in a driver that hangs.
+            let expected = if expected == Step::Release { Step::Wait } else { expected };
+            let view = View { gone: false, ..view };
+            assert_eq!(decide(&view, Duration::from_secs(15), at(now)), expected, "{what}, not gone");
         }
     }
 

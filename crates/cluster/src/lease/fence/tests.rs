@@ -128,6 +128,44 @@ async fn running_work_is_dropped_at_the_renew_deadline_and_started_again() {
     assert!(gate.dropped_work(), "the stop dropped the second run");
 }
 
+/// A process that acquires its own lease again does not act while cancelled calls may still run.
+#[tokio::test(start_paused = true)]
+async fn lease_that_is_acquired_again_leaves_cancelled_calls_time_to_end() {
+    let server = server();
+    let options = LeaseOptions { retry_period: SECOND, ..LeaseOptions::new("ns", "role", "one") };
+    let leadership = Leadership::start(&server.cluster, options);
+    leadership.wait_acquired().await;
+    let stop = CancellationToken::new();
+    let gate = Gate::new(Some(leadership.clone()), stop.clone());
+    let queue = Queue::new("test", Backoff::default(), &Metrics::default());
+    queue.add(1, Priority::Normal);
+    let started = Arc::<Mutex<Vec<Instant>>>::default();
+    let reconcile = |_| {
+        let started = Arc::clone(&started);
+        async move {
+            started.lock().unwrap().push(Instant::now());
+            sleep(1000 * SECOND).await;
+            WorkOutcome::Done
+        }
+    };
+    let story = async {
+        sleep(SECOND).await;
+        server.partition();
+        leadership.wait_lost().await;
+        let lost = Instant::now();
+        *server.no_leases.lock().unwrap() = false;
+        leadership.wait_acquired().await;
+        assert!(lost.elapsed() < 4 * SECOND && !gate.is_open(), "{:?}", lost.elapsed());
+        gate.wait_open().await;
+        assert!(lost.elapsed() >= 5 * SECOND && gate.is_open(), "{:?}", lost.elapsed());
+        sleep(SECOND).await;
+        let restarted = started.lock().unwrap()[1];
+        assert!(restarted - lost >= 5 * SECOND, "{:?}", restarted - lost);
+        stop.cancel();
+    };
+    tokio::join!(run_workers(&queue, &gate, 1, reconcile), story);
+}
+
 /// A role that outlives its candidate must neither act nor keep the runtime busy.
 #[tokio::test(start_paused = true)]
 async fn fence_of_an_aborted_candidate_closes_at_the_deadline() {
