@@ -187,7 +187,7 @@ impl Agent {
             set.map_err(|error| fail("set the quota of", error))?;
         }
         let after = read("read back the quota of")?;
-        if after.limit != limit {
+        if !rules::is_set(limit, after.limit) {
             let message = format!(
                 "failed to set the quota of {}: it is {} bytes, not {limit}",
                 path.display(),
@@ -195,7 +195,7 @@ impl Agent {
             );
             return Err(AgentError::new(AgentErrorKind::Failed, message));
         }
-        Ok(QuotaInfo { limit, used: after.used })
+        Ok(QuotaInfo { limit: after.limit, used: after.used })
     }
 
     fn usage(&self, export: &OpenExport, tree: &Tree, file_id: u64) -> Result<QuotaInfo, AgentError> {

@@ -73,8 +73,18 @@ fn limit_is_set_once_raised_and_never_lowered() {
     assert_eq!(fixture.quotas.projects.lock().unwrap().len(), 1);
     assert_eq!(fixture.quotas.limits.lock().unwrap().len(), 1);
     let tree = Tree::Staging("new".to_owned().try_into().unwrap());
-    assert_eq!(fixture.set(tree, fixture.inode(".wharf/staging/new/data"), 5000).unwrap().limit, 5120);
+    assert_eq!(fixture.set(tree, fixture.inode(".wharf/staging/new/data"), 5000).unwrap().limit, 8192);
     assert_eq!(fixture.quotas.limits.lock().unwrap().len(), 2);
+}
+
+#[test]
+fn file_system_may_round_a_limit_up_to_its_blocks() {
+    for bytes in [1_000_000_000_u64, 10_000_000_000, 1] {
+        let fixture = Fixture::new();
+        let rounded = bytes.next_multiple_of(4096);
+        assert_eq!(fixture.limit("team/pvc-1", bytes).unwrap().limit, rounded);
+        assert_eq!(fixture.limit("team/pvc-1", bytes).unwrap().limit, rounded);
+    }
 }
 
 #[test]
