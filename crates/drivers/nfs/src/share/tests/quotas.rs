@@ -26,6 +26,8 @@ struct LocalAgent {
     agent: Agent,
     reachable: AtomicBool,
     copies: AtomicU64,
+    /// What calls that set a limit return, after they have set it.
+    lost: Mutex<Option<AgentErrorKind>>,
     /// What the next calls for copies return instead.
     scripted: Mutex<VecDeque<Result<Answer, AgentError>>>,
 }
@@ -41,7 +43,11 @@ impl ServerAgent for LocalAgent {
                 return answer;
             }
         }
-        self.agent.handle(call)
+        let answer = self.agent.handle(call);
+        match (&call.operation, *self.lost.lock().unwrap()) {
+            (Operation::SetQuota { .. }, Some(kind)) => Err(AgentError::new(kind, "no answer")),
+            _ => answer,
+        }
     }
 }
 
@@ -64,6 +70,7 @@ impl Limited {
             agent,
             reachable: AtomicBool::new(true),
             copies: AtomicU64::new(0),
+            lost: Mutex::default(),
             scripted: Mutex::default(),
         });
         Self { fixture, quotas, agent }
@@ -172,6 +179,37 @@ fn class_decides_what_happens_without_limit() {
     assert!(error.kind == ErrorKind::Precondition && error.message.contains("--server-agent"), "{error}");
     assert_eq!(fixture.tree(), Vec::<String>::new());
     assert_eq!(fixture.leftovers(), Vec::<String>::new());
+}
+
+/// A directory that may have a limit is not used as one without: expansion would not raise it.
+#[test]
+fn volume_is_not_created_if_nobody_knows_whether_it_is_limited() {
+    for (kind, expected) in
+        [(AgentErrorKind::Unreachable, ErrorKind::Unavailable), (AgentErrorKind::Failed, ErrorKind::Internal)]
+    {
+        let limited = Limited::new();
+        let share = limited.share();
+        create(&share, &volume("h0", "pvc-0")).unwrap();
+        limited.fixture.write("pvc-0/data", "1");
+        let clone = cloned("h2", "pvc-2", "h0");
+        *limited.agent.lost.lock().unwrap() = Some(kind);
+        let create_clone = || complete(&share, &JobKey::Volume("h2".to_owned()), || create(&share, &clone));
+        for quota in [QuotaMode::IfAvailable, QuotaMode::Required] {
+            let error = create(&share, &CreateVolume { quota, ..volume("h1", "pvc-1") }).unwrap_err();
+            assert_eq!(error.kind, expected, "{error}");
+        }
+        let error = create_clone().unwrap_err();
+        assert_eq!(error.kind, expected, "{error}");
+        assert_eq!(std::fs::read_dir(limited.fixture.at(".wharf/staging")).unwrap().count(), 0);
+
+        *limited.agent.lost.lock().unwrap() = None;
+        assert!(create(&share, &volume("h1", "pvc-1")).unwrap().limited);
+        // The failed job's error is returned once more, by the request that waited for it.
+        let _ = create(&share, &clone);
+        assert!(create_clone().unwrap().limited);
+        expand(&share, "h1", 2 * GIB).unwrap();
+        assert_eq!(limited.limit("pvc-1"), 2 * GIB);
+    }
 }
 
 #[test]
