@@ -87,16 +87,18 @@ impl Share {
     /// The first record of a volume's directory: to be created, or one that exists and is not the driver's.
     fn new_directory(&self, volume: &VolumeRecord) -> Result<DirectoryRecord, ShareError> {
         let references = BTreeSet::from([volume.handle.clone()]);
-        let (path, kept, limited) = (volume.path.clone(), OnDelete::default(), false);
+        let (path, kept) = (volume.path.clone(), OnDelete::default());
         Ok(match self.stat(volume.path.as_path())? {
             None => {
                 let state = DirectoryState::Creating { staging: None };
                 let usage = DirectoryUse::Volume { references, state };
-                DirectoryRecord { path, origin: Origin::Created, identity: None, kept, limited, usage }
+                let origin = Origin::Created;
+                DirectoryRecord { path, origin, identity: None, kept, limited: false, usage }
             }
             Some(entry) => {
                 let identity = existing_directory(&volume.path, &entry)?;
                 refuse_source(volume)?;
+                let limited = self.has_limit(&path, identity.file_id)?;
                 let usage = DirectoryUse::Volume { references, state: DirectoryState::Ready };
                 let (origin, identity) = (Origin::Existing, Some(identity));
                 DirectoryRecord { path, origin, identity, kept, limited, usage }

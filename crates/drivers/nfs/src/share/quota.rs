@@ -4,11 +4,12 @@
 //! limit, whenever a process ends, and nothing has to be finished or undone.
 
 use super::error::During as _;
-use super::record::{DirectoryRecord, Envelope, ShareRecord, VolumeRecord};
+use super::record::{DirectoryRecord, Envelope, Origin, ShareRecord, VolumeRecord};
 use super::root::own;
 use super::{CapacityInfo, ErrorKind, Share, ShareError};
 use crate::agent::{AgentError, AgentErrorKind, Answer, Call, Operation, ServerAgent, Tree, TreeId};
 use crate::parameters::QuotaMode;
+use crate::path::SharePath;
 
 /// What a volume without limit means for its creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,14 +88,38 @@ impl Share {
         }
     }
 
-    /// Checks a directory that is in place. One that another volume uses, too, is limited to the larger size.
+    /// Whether a directory that the driver did not create has a limit: that of an earlier volume, whose class retained it.
+    pub(super) fn has_limit(&self, path: &SharePath, file_id: u64) -> Result<bool, ShareError> {
+        let Some(agent) = self.agent() else { return Ok(false) };
+        let operation = Operation::GetUsage { tree: Tree::Volume(path.clone()), file_id };
+        match agent.call(&Call { share: self.uuid()?.unwrap_or_default(), operation }) {
+            Ok(Answer::Quota(quota)) => Ok(quota.limit > 0),
+            Ok(other) => Err(unexpected(&other)),
+            Err(error) => match unlimited(QuotaMode::IfAvailable, Cause::Answer(error.kind)) {
+                Unlimited::Accept => {
+                    tracing::warn!(%path, %error, "existing directory has no quota");
+                    Ok(false)
+                }
+                // Expansion would not raise a limit that nobody knows.
+                Unlimited::Refuse(kind) => Err(ShareError::new(
+                    kind,
+                    format!("failed to read the quota of the existing directory {path}; try again: {error}"),
+                )),
+            },
+        }
+    }
+
+    /// Checks a directory that is in place. One that another volume uses or has used is limited to the larger size.
     pub(super) fn check_limit(
         &self,
         volume: &VolumeRecord,
         directory: &DirectoryRecord,
     ) -> Result<bool, ShareError> {
         match directory.limited {
-            true if directory.is_shared() => self.raise_limit(volume, directory, volume.size).map(|()| true),
+            // Without a size, the limit stays as it is.
+            true if volume.size > 0 && (directory.is_shared() || directory.origin != Origin::Created) => {
+                self.raise_limit(volume, directory, volume.size).map(|()| true)
+            }
             true => Ok(true),
             false if volume.quota == QuotaMode::Required => {
                 self.without_limit(volume, Cause::Setup, "its directory existed before, and has no limit")

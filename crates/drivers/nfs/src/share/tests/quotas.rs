@@ -14,10 +14,12 @@ use crate::agent::testing::FakeQuotas;
 use crate::agent::{Agent, AgentError, AgentErrorKind, Answer, Call, CopyStatus, Operation, ServerAgent};
 use crate::copy::Progress;
 use crate::copy::testing::assert_same;
-use crate::parameters::QuotaMode;
+use crate::parameters::{OnDelete, QuotaMode};
+use crate::path::SharePath;
 use crate::share::snapshot_record::JobKey;
 use crate::share::{
-    CreateVolume, ErrorKind, ExpandVolume, Request, Response, Share, ShareEnvironment, ShareError, VolumeInfo,
+    Adopt, CreateVolume, ErrorKind, ExpandVolume, Request, Response, Share, ShareEnvironment, ShareError,
+    VolumeInfo,
 };
 
 const GIB: u64 = 1 << 30;
@@ -212,6 +214,67 @@ fn volume_is_not_created_if_nobody_knows_whether_it_is_limited() {
     }
 }
 
+/// A directory keeps its project and its limit when its volume is gone.
+#[test]
+fn limit_of_an_existing_directory_is_that_of_its_next_volume() {
+    for (quota, size, expected) in [
+        (QuotaMode::IfAvailable, 2 * GIB, 2 * GIB),
+        (QuotaMode::Required, 2 * GIB, 2 * GIB),
+        (QuotaMode::Required, GIB / 2, GIB),
+        (QuotaMode::IfAvailable, 0, GIB),
+    ] {
+        let limited = Limited::new();
+        let share = limited.share();
+        let retained = CreateVolume { on_delete: Some(OnDelete::Retain), ..volume("h1", "a/pvc-1") };
+        create(&share, &retained).unwrap();
+        limited.fixture.write("a/pvc-1/data", "1");
+        delete(&share, "h1").unwrap();
+        let next = CreateVolume { quota, size, ..volume("h2", "a/pvc-1") };
+        limited.agent.reachable.store(false, Ordering::Relaxed);
+        assert_eq!(create(&share, &next).unwrap_err().kind, ErrorKind::Unavailable);
+        limited.agent.reachable.store(true, Ordering::Relaxed);
+        assert!(create(&share, &next).unwrap().limited);
+        assert_eq!(limited.limit("a/pvc-1"), expected);
+        expand(&share, "h2", 4 * GIB).unwrap();
+        assert_eq!(limited.limit("a/pvc-1"), 4 * GIB);
+        delete(&share, "h2").unwrap();
+        assert!(limited.fixture.at("a/pvc-1/data").is_file());
+    }
+}
+
+#[test]
+fn limit_of_an_adopted_directory_is_that_of_its_volume() {
+    let limited = Limited::new();
+    let share = limited.share();
+    let retained = CreateVolume { on_delete: Some(OnDelete::Retain), ..volume("h1", "pvc-1") };
+    create(&share, &retained).unwrap();
+    limited.fixture.write("pvc-1/data", "1");
+    limited.fixture.write("free/data", "1");
+    delete(&share, "h1").unwrap();
+    let adopt = |handle: &str, path: &str| {
+        let request = Adopt {
+            handle: handle.to_owned(),
+            name: handle.to_owned(),
+            path: SharePath::new(path).unwrap(),
+            size: 2 * GIB,
+            context: Default::default(),
+            options: Vec::new(),
+            on_delete: None,
+        };
+        match share.handle(Request::Adopt(request)) {
+            Response::Adopt(result) => result,
+            other => panic!("{other:?}"),
+        }
+    };
+    limited.agent.reachable.store(false, Ordering::Relaxed);
+    assert_eq!(adopt("h2", "pvc-1").unwrap_err().kind, ErrorKind::Unavailable);
+    limited.agent.reachable.store(true, Ordering::Relaxed);
+    assert!(adopt("h2", "pvc-1").unwrap().limited);
+    assert_eq!(limited.limit("pvc-1"), 2 * GIB);
+    assert!(!adopt("h3", "free").unwrap().limited);
+    assert_eq!(limited.limit("free"), 0);
+}
+
 #[test]
 fn directory_of_two_volumes_has_the_larger_limit() {
     let limited = Limited::new();
@@ -220,6 +283,8 @@ fn directory_of_two_volumes_has_the_larger_limit() {
     create(&share, &CreateVolume { size: 3 * GIB, ..volume("h2", "shared") }).unwrap();
     assert_eq!(limited.limit("shared"), 3 * GIB);
     create(&share, &CreateVolume { size: 2 * GIB, ..volume("h3", "shared") }).unwrap();
+    assert_eq!(limited.limit("shared"), 3 * GIB);
+    create(&share, &CreateVolume { size: 0, ..volume("h4", "shared") }).unwrap();
     assert_eq!(limited.limit("shared"), 3 * GIB);
 }
 
