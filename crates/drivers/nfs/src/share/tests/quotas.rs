@@ -275,6 +275,23 @@ fn limit_of_an_adopted_directory_is_that_of_its_volume() {
     assert_eq!(limited.limit("free"), 0);
 }
 
+/// Each of them would have a limit, which counts as promised.
+#[test]
+fn failed_creates_leave_no_staged_directory() {
+    for call in ["set_owner", "set_id"] {
+        let limited = Limited::new();
+        let files = Arc::new(FaultyFiles::refusing(&limited.fixture.root(), &[call, call]));
+        let share = Share::with_files(files, limited.environment());
+        let request = CreateVolume { uid: Some(rustix::process::getuid().as_raw()), ..volume("h1", "pvc-1") };
+        for _ in 0..2 {
+            let error = create(&share, &request).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Internal, "{call}: {error}");
+            assert_eq!(std::fs::read_dir(limited.fixture.at(".wharf/staging")).unwrap().count(), 0, "{call}");
+        }
+        assert!(create(&share, &request).unwrap().limited);
+    }
+}
+
 #[test]
 fn directory_of_two_volumes_has_the_larger_limit() {
     let limited = Limited::new();
