@@ -16,7 +16,7 @@ use crate::copy::Progress;
 use crate::copy::testing::assert_same;
 use crate::parameters::{OnDelete, QuotaMode};
 use crate::path::SharePath;
-use crate::share::snapshot_record::JobKey;
+use crate::share::snapshot_record::{JobKey, SnapshotFormat};
 use crate::share::{
     Adopt, CreateVolume, ErrorKind, ExpandVolume, Request, Response, Share, ShareEnvironment, ShareError,
     VolumeInfo,
@@ -371,6 +371,44 @@ fn agent_copies_what_it_can_and_otherwise_the_worker_does() {
         assert_same(&limited.fixture.at("pvc-1"), &limited.fixture.at("clone"));
         assert_eq!(limited.agent.copies.load(Ordering::Relaxed) > 0, asked, "{what}");
     }
+}
+
+/// Over NFS, ACLs and attributes that the agent has copied would be lost.
+#[test]
+fn snapshot_of_the_agent_is_restored_by_the_agent_only() {
+    let limited = Limited::new();
+    let share = limited.share();
+    create(&share, &volume("h1", "pvc-1")).unwrap();
+    limited.fixture.write("pvc-1/data", "1");
+    let reachable = |reachable| limited.agent.reachable.store(reachable, Ordering::Relaxed);
+    let take = |name: &str| {
+        let request = snapshot(name, "h1", SnapshotFormat::Tree);
+        complete(&share, &JobKey::Snapshot(name.to_owned()), || create_snapshot(&share, &request)).unwrap();
+    };
+    let restore = |share: &Share, name: &str| {
+        let request = restored(&format!("from-{name}"), &format!("from-{name}"), &snapshot_handle(name));
+        let restored =
+            || complete(share, &JobKey::Volume(request.handle.clone()), || create(share, &request));
+        let first = restored();
+        // The failed job's error is returned once more, by the request that waited for it.
+        if first.is_err() {
+            let _ = create(share, &request);
+        }
+        first
+    };
+    take("agent");
+    reachable(false);
+    take("nfs");
+    restore(&share, "nfs").unwrap();
+    for share in [&share, &limited.fixture.share] {
+        let error = restore(share, "agent").unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+        assert!(error.message.contains("agent"), "{error}");
+    }
+    assert!(!limited.fixture.at("from-agent").exists());
+    reachable(true);
+    restore(&share, "agent").unwrap();
+    assert_same(&limited.fixture.at("pvc-1"), &limited.fixture.at("from-agent"));
 }
 
 /// A copy that the agent has begun is never continued by somebody else: the next attempt starts in a new directory.
