@@ -1,7 +1,7 @@
 //! The agent: its exports, and what it does with them.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,11 +15,14 @@ use super::message::{
 use super::quota::{Quotas, projects};
 use super::rules::{self, Assignment};
 use crate::path::RECORDS;
-use crate::share::files::{LinuxFiles, ShareFiles as _};
+use crate::share::files::{EntryKind, LinuxFiles, ShareFiles as _, none_if_missing};
 use crate::share::record::{Envelope, ShareRecord};
 
 /// How many numbers are tried for a new project.
 const MAX_CANDIDATES: usize = 10_000;
+
+/// The largest record of a share that is read.
+const MAX_RECORD: u64 = 64 * 1024;
 
 /// The agent of one machine.
 pub struct Agent {
@@ -72,7 +75,7 @@ impl Agent {
     pub fn describe(&self) -> Vec<ExportInfo> {
         let describe = |directory: &PathBuf| {
             let opened = open(directory).and_then(|(files, root)| {
-                let share = share_of(&files)?;
+                let share = share_of(directory, &files)?;
                 let state =
                     self.quotas.state(root.as_fd()).map_err(|error| failed("read", directory, &error))?;
                 Ok((share, state))
@@ -133,22 +136,35 @@ impl Agent {
 
     /// The export with this share.
     fn find(&self, share: &str) -> Result<OpenExport, AgentError> {
-        let mut problems = Vec::new();
+        let (mut found, mut problems) = (Vec::new(), String::new());
         for export in &self.exports {
-            match open(export).and_then(|(files, root)| Ok((share_of(&files)?, files, root))) {
-                Ok((Some(found), files, root)) if found == share => {
-                    return Ok(OpenExport { files, root, share: found });
+            match open(export).and_then(|(files, root)| Ok((share_of(export, &files)?, files, root))) {
+                Ok((Some(uuid), files, root)) if uuid == share => {
+                    found.push((export, OpenExport { files, root, share: uuid }));
                 }
                 Ok(_) => {}
-                Err(error) => problems.push(error.message),
+                Err(error) => problems = format!("{problems}; {}", error.message),
             }
         }
-        let problems = problems.iter().map(|problem| format!("; {problem}")).collect::<String>();
+        if let [(first, _), (second, _), ..] = found.as_slice() {
+            let message = format!(
+                "share {share:?} is refused, because two exports have its UUID: {} and {}; one may be a copy of the other: \
+                 remove it from --export of `wharf nfs-server`",
+                first.display(),
+                second.display()
+            );
+            return Err(AgentError::new(AgentErrorKind::Refused, message));
+        }
+        if let Some((_, export)) = found.pop() {
+            return Ok(export);
+        }
         let message = format!(
             "this agent has no export with share {share:?}: check the address of the agent, and --export of \
              `wharf nfs-server`{problems}"
         );
-        Err(AgentError::new(AgentErrorKind::UnknownShare, message))
+        // An export that cannot be read may have the share.
+        let kind = if problems.is_empty() { AgentErrorKind::UnknownShare } else { AgentErrorKind::Failed };
+        Err(AgentError::new(kind, message))
     }
 
     fn set_quota(
@@ -187,7 +203,7 @@ impl Agent {
             set.map_err(|error| fail("set the quota of", error))?;
         }
         let after = read("read back the quota of")?;
-        if after.limit != limit {
+        if !rules::is_set(limit, after.limit) {
             let message = format!(
                 "failed to set the quota of {}: it is {} bytes, not {limit}",
                 path.display(),
@@ -195,7 +211,7 @@ impl Agent {
             );
             return Err(AgentError::new(AgentErrorKind::Failed, message));
         }
-        Ok(QuotaInfo { limit, used: after.used })
+        Ok(QuotaInfo { limit: after.limit, used: after.used })
     }
 
     fn usage(&self, export: &OpenExport, tree: &Tree, file_id: u64) -> Result<QuotaInfo, AgentError> {
@@ -288,14 +304,32 @@ fn open(export: &Path) -> Result<(LinuxFiles, OwnedFd), AgentError> {
     opened.map_err(|error| failed("open", export, &error))
 }
 
-/// The UUID of the share in an open export; `None` before its first volume.
-fn share_of(files: &LinuxFiles) -> Result<Option<String>, AgentError> {
-    let file = Path::new(RECORDS).join("share.json");
-    let Some(bytes) = files.read(&file).map_err(|error| failed("read", &file, &error))? else {
+/// The UUID of the share in an open export; `None` before its first volume. The driver's records are accepted only where the
+/// driver accepts them: anybody who can write to the root of the export could have created others.
+fn share_of(export: &Path, files: &LinuxFiles) -> Result<Option<String>, AgentError> {
+    let (records, file) = (Path::new(RECORDS), Path::new(RECORDS).join("share.json"));
+    let fail = |error: &io::Error| failed("read", export.join(&file), error);
+    let untrusted = |problem: String| Err(fail(&io::Error::other(format!("{RECORDS} {problem}"))));
+    match files.stat(records).map_err(|error| fail(&error))? {
+        None => return Ok(None),
+        Some(entry) if entry.kind != EntryKind::Directory => {
+            return untrusted("is not a directory".to_owned());
+        }
+        Some(entry) if entry.mode & 0o077 != 0 => {
+            return untrusted(format!("has mode {:o}, not 700", entry.mode));
+        }
+        Some(_) => {}
+    }
+    let Some(open) = none_if_missing(files.open_file(&file)).map_err(|error| fail(&error))? else {
         return Ok(None);
     };
+    let mut bytes = Vec::new();
+    open.take(MAX_RECORD + 1).read_to_end(&mut bytes).map_err(|error| fail(&error))?;
+    if bytes.len() as u64 > MAX_RECORD {
+        return Err(fail(&io::Error::other(format!("it has more than {} KiB", MAX_RECORD / 1024))));
+    }
     let envelope: Envelope<ShareRecord> =
-        serde_json::from_slice(&bytes).map_err(|error| failed("read", &file, &io::Error::other(error)))?;
+        serde_json::from_slice(&bytes).map_err(|error| fail(&io::Error::other(error)))?;
     Ok(envelope.record.map(|record| record.uuid))
 }
 

@@ -70,6 +70,13 @@ pub fn next_limit(current: u64, requested: u64) -> Option<u64> {
     (1..=MAX).contains(&requested).then(|| requested.next_multiple_of(QUOTA_BLOCK).max(current))
 }
 
+/// Whether the limit that was read back is the one that was set. xfs rounds it up to blocks of the file system, which have at
+/// most 64 KiB.
+pub fn is_set(limit: u64, found: u64) -> bool {
+    const MAX_BLOCK: u64 = 64 * 1024;
+    found.checked_sub(limit).is_some_and(|more| more < MAX_BLOCK)
+}
+
 /// Free bytes that no limit promises to a project.
 pub fn unpromised(free: u64, projects: impl IntoIterator<Item = ProjectUsage>) -> u64 {
     let promised = |usage: ProjectUsage| usage.limit.saturating_sub(usage.used);
@@ -144,6 +151,21 @@ mod tests {
             (0, 1 << 62, Some(1 << 62)),
         ] {
             assert_eq!(next_limit(current, requested), expected, "{current} {requested}");
+        }
+    }
+
+    #[test]
+    fn limits_may_be_rounded_up_but_not_down() {
+        for (limit, found, expected) in [
+            (5120, 5120, true),
+            (5120, 8192, true),
+            (1024, 65536, true),
+            (1024, 1024 + 65536, false),
+            (5120, 4096, false),
+            (5120, 0, false),
+            (5120, u64::MAX, false),
+        ] {
+            assert_eq!(is_set(limit, found), expected, "{limit} {found}");
         }
     }
 

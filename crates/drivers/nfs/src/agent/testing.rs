@@ -67,7 +67,8 @@ impl Quotas for FakeQuotas {
     }
 
     fn set_limit(&self, _: BorrowedFd<'_>, id: u32, bytes: u64) -> io::Result<()> {
-        self.limits.lock().unwrap().insert(id, bytes);
+        // As xfs: full blocks of the file system.
+        self.limits.lock().unwrap().insert(id, bytes.next_multiple_of(4096));
         Ok(())
     }
 }

@@ -1,7 +1,8 @@
 //! The agent on a directory with quotas in memory, called directly and over TLS.
 
-use std::os::unix::fs::{MetadataExt as _, symlink};
-use std::path::PathBuf;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -14,6 +15,14 @@ use super::*;
 use crate::path::SharePath;
 
 const SHARE: &str = "8f6f1a52-0000-4000-8000-000000000001";
+
+/// Makes a directory the root of a share.
+fn write_share(root: &Path, uuid: &str) {
+    std::fs::create_dir_all(root.join(".wharf")).unwrap();
+    std::fs::set_permissions(root.join(".wharf"), Permissions::from_mode(0o700)).unwrap();
+    let record = format!(r#"{{"version":1,"write":"w","key":"share","record":{{"uuid":"{uuid}"}}}}"#);
+    std::fs::write(root.join(".wharf/share.json"), record).unwrap();
+}
 
 struct Fixture {
     dir: tempfile::TempDir,
@@ -28,8 +37,8 @@ impl Fixture {
         std::fs::create_dir_all(root.join(".wharf/staging/new/data")).unwrap();
         std::fs::create_dir_all(root.join("team/pvc-1")).unwrap();
         std::fs::create_dir_all(dir.path().join("outside")).unwrap();
-        let record = format!(r#"{{"version":1,"write":"w","key":"share","record":{{"uuid":"{SHARE}"}}}}"#);
-        std::fs::write(root.join(".wharf/share.json"), record).unwrap();
+        std::fs::create_dir_all(dir.path().join("empty")).unwrap();
+        write_share(&root, SHARE);
         let quotas = Arc::new(FakeQuotas::new(ProjectQuotaState::Enforced));
         let agent = Arc::new(Agent::new(vec![dir.path().join("empty"), root], quotas.clone()));
         Self { dir, quotas, agent }
@@ -73,8 +82,18 @@ fn limit_is_set_once_raised_and_never_lowered() {
     assert_eq!(fixture.quotas.projects.lock().unwrap().len(), 1);
     assert_eq!(fixture.quotas.limits.lock().unwrap().len(), 1);
     let tree = Tree::Staging("new".to_owned().try_into().unwrap());
-    assert_eq!(fixture.set(tree, fixture.inode(".wharf/staging/new/data"), 5000).unwrap().limit, 5120);
+    assert_eq!(fixture.set(tree, fixture.inode(".wharf/staging/new/data"), 5000).unwrap().limit, 8192);
     assert_eq!(fixture.quotas.limits.lock().unwrap().len(), 2);
+}
+
+#[test]
+fn file_system_may_round_a_limit_up_to_its_blocks() {
+    for bytes in [1_000_000_000_u64, 10_000_000_000, 1] {
+        let fixture = Fixture::new();
+        let rounded = bytes.next_multiple_of(4096);
+        assert_eq!(fixture.limit("team/pvc-1", bytes).unwrap().limit, rounded);
+        assert_eq!(fixture.limit("team/pvc-1", bytes).unwrap().limit, rounded);
+    }
 }
 
 #[test]
@@ -132,8 +151,66 @@ fn share_is_found_by_its_uuid_only() {
         assert_eq!(kind(fixture.agent.handle(&call)), AgentErrorKind::UnknownShare, "{share}");
     }
     let described = fixture.agent.describe();
-    assert!(described[0].problem.is_some() && described[0].share.is_none());
+    assert!(described[0].problem.is_none() && described[0].share.is_none());
     assert_eq!(described[1].share.as_deref(), Some(SHARE));
+}
+
+/// What a user of the export could have put there does not make it a share, and an export that cannot be read may be any share.
+#[test]
+fn untrusted_records_do_not_name_a_share() {
+    type Break = fn(&Fixture);
+    let table: [(Break, &str); 6] = [
+        (
+            |fixture| std::fs::set_permissions(fixture.at(".wharf"), Permissions::from_mode(0o755)).unwrap(),
+            "mode 755",
+        ),
+        (
+            |fixture| {
+                std::fs::rename(fixture.at(".wharf"), fixture.at("real")).unwrap();
+                symlink("real", fixture.at(".wharf")).unwrap();
+            },
+            "not a directory",
+        ),
+        (
+            |fixture| {
+                let mut record = std::fs::read(fixture.at(".wharf/share.json")).unwrap();
+                record.resize(64 * 1024 + 1, b' ');
+                std::fs::write(fixture.at(".wharf/share.json"), record).unwrap();
+            },
+            "64 KiB",
+        ),
+        (|fixture| std::fs::write(fixture.at(".wharf/share.json"), "{").unwrap(), "share.json"),
+        (
+            |fixture| {
+                std::fs::remove_file(fixture.at(".wharf/share.json")).unwrap();
+                symlink("/dev/zero", fixture.at(".wharf/share.json")).unwrap();
+            },
+            "share.json",
+        ),
+        (|fixture| std::fs::rename(fixture.at(""), fixture.dir.path().join("moved")).unwrap(), "export"),
+    ];
+    for (case, (break_it, expected)) in table.into_iter().enumerate() {
+        let fixture = Fixture::new();
+        break_it(&fixture);
+        let call = Call { share: SHARE.to_owned(), operation: Operation::Capacity };
+        let error = fixture.agent.handle(&call).unwrap_err();
+        assert_eq!(error.kind, AgentErrorKind::Failed, "{case}: {error}");
+        assert!(error.message.contains(expected), "{case}: {error}");
+        assert!(fixture.agent.describe()[1].problem.is_some(), "{case}");
+    }
+}
+
+#[test]
+fn two_exports_with_one_uuid_are_refused() {
+    let fixture = Fixture::new();
+    write_share(&fixture.dir.path().join("empty"), SHARE);
+    let error = fixture.limit("team/pvc-1", 1 << 20).unwrap_err();
+    assert_eq!(error.kind, AgentErrorKind::Refused, "{error}");
+    for export in ["empty", "export"] {
+        let path = fixture.dir.path().join(export).display().to_string();
+        assert!(error.message.contains(&path), "{error}");
+    }
+    assert!(fixture.quotas.limits.lock().unwrap().is_empty());
 }
 
 #[test]

@@ -50,8 +50,11 @@ impl Share {
                 gid: None,
                 quota: QuotaMode::IfAvailable,
             };
+            let directory = self.read_record::<DirectoryRecord>(volume.path.as_str())?.record;
+            let Some(directory) = directory else { continue };
+            let limited = self.check_limit(&volume, &directory)?;
             if let Swap::Done(_) = self.swap_record(&slot, Some(volume.clone()))? {
-                return Ok(info(&volume, true, self.is_limited(&volume)?));
+                return Ok(info(&volume, true, limited));
             }
         }
         Err(contended(&request.handle))
@@ -68,7 +71,7 @@ impl Share {
                 origin: Origin::Adopted,
                 identity: Some(DirectoryIdentity { file_id, xattr: None }),
                 kept: OnDelete::default(),
-                limited: false,
+                limited: self.has_limit(&request.path, file_id)?,
                 usage: DirectoryUse::Volume {
                     references: BTreeSet::from([request.handle.clone()]),
                     state: DirectoryState::Ready,

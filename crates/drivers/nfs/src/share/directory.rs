@@ -87,16 +87,18 @@ impl Share {
     /// The first record of a volume's directory: to be created, or one that exists and is not the driver's.
     fn new_directory(&self, volume: &VolumeRecord) -> Result<DirectoryRecord, ShareError> {
         let references = BTreeSet::from([volume.handle.clone()]);
-        let (path, kept, limited) = (volume.path.clone(), OnDelete::default(), false);
+        let (path, kept) = (volume.path.clone(), OnDelete::default());
         Ok(match self.stat(volume.path.as_path())? {
             None => {
                 let state = DirectoryState::Creating { staging: None };
                 let usage = DirectoryUse::Volume { references, state };
-                DirectoryRecord { path, origin: Origin::Created, identity: None, kept, limited, usage }
+                let origin = Origin::Created;
+                DirectoryRecord { path, origin, identity: None, kept, limited: false, usage }
             }
             Some(entry) => {
                 let identity = existing_directory(&volume.path, &entry)?;
                 refuse_source(volume)?;
+                let limited = self.has_limit(&path, identity.file_id)?;
                 let usage = DirectoryUse::Volume { references, state: DirectoryState::Ready };
                 let (origin, identity) = (Origin::Existing, Some(identity));
                 DirectoryRecord { path, origin, identity, kept, limited, usage }
@@ -106,43 +108,62 @@ impl Share {
 
     /// Makes the new directory in the staging area and records it. If another controller was faster, its directory is used.
     fn stage(&self, volume: &VolumeRecord, slot: &Slot<DirectoryRecord>) -> Result<(), ShareError> {
-        let (staging, limited) = match volume.source {
-            None => self.stage_empty(volume)?,
-            Some(_) => self.staged_content(volume)?,
+        if volume.source.is_some() {
+            // The copy of a source is one for all controllers and attempts.
+            let (staging, limited) = self.staged_content(volume)?;
+            return self.record_staged(volume, slot, &staging, limited).map(drop);
+        }
+        let staging = self.new_id()?;
+        let recorded = self
+            .stage_empty(volume, &staging)
+            .and_then(|limited| self.record_staged(volume, slot, &staging, limited));
+        let discarded = match recorded {
+            Ok(true) => return Ok(()),
+            Ok(false) | Err(_) => self.discard(&own(["staging", &staging])),
         };
-        let data = staged(&staging);
-        let Some(entry) = self.stat(&data)? else { return Ok(()) };
+        // A repeat makes another one, so none may stay. If the record was written all the same, the next attempt finds that its
+        // directory is gone.
+        match (recorded, discarded) {
+            (Ok(_), discarded) => discarded,
+            (Err(error), Ok(())) => Err(error),
+            (Err(error), Err(remains)) => {
+                tracing::warn!(staging, error = %remains, "failed to discard an unfinished directory");
+                Err(error)
+            }
+        }
+    }
+
+    /// Records the staged directory as that of the volume; false if another controller changed the record.
+    fn record_staged(
+        &self,
+        volume: &VolumeRecord,
+        slot: &Slot<DirectoryRecord>,
+        staging: &str,
+        limited: bool,
+    ) -> Result<bool, ShareError> {
+        let data = staged(staging);
+        let (Some(entry), Some(directory)) = (self.stat(&data)?, slot.record.clone()) else {
+            return Ok(false);
+        };
         let xattr = self.new_id()?;
         let named =
             self.files.set_id(&data, &xattr).during("set the ID of the directory of", &volume.handle)?;
         let identity = DirectoryIdentity { file_id: entry.file_id, xattr: named.then_some(xattr) };
-        let Some(directory) = slot.record.clone() else { return Ok(()) };
-        let usage = with_state(&directory.usage, DirectoryState::Creating { staging: Some(staging.clone()) });
+        let state = DirectoryState::Creating { staging: Some(staging.to_owned()) };
+        let usage = with_state(&directory.usage, state);
         let recorded = DirectoryRecord { identity: Some(identity), limited, usage, ..directory };
-        match self.swap_record(slot, Some(recorded))? {
-            Swap::Done(_) => Ok(()),
-            // The copy of a source is one for all controllers.
-            Swap::Conflict if volume.source.is_some() => Ok(()),
-            Swap::Conflict => self.discard(&own(["staging", &staging])),
-        }
+        Ok(matches!(self.swap_record(slot, Some(recorded))?, Swap::Done(_)))
     }
 
-    /// Makes an empty directory in the staging area, with the owner, mode and limit of the class.
-    fn stage_empty(&self, volume: &VolumeRecord) -> Result<(String, bool), ShareError> {
-        let staging = self.new_id()?;
-        self.ensure_dir(&own(["staging", &staging]))?;
-        let data = staged(&staging);
+    /// Makes an empty directory in the staging area, with the owner, mode and limit of the class. Returns whether it is
+    /// limited.
+    fn stage_empty(&self, volume: &VolumeRecord, staging: &str) -> Result<bool, ShareError> {
+        self.ensure_dir(&own(["staging", staging]))?;
+        let data = staged(staging);
         self.ensure_dir(&data)?;
-        let limited = match self.limit_staged(volume, &staging) {
-            Ok(limited) => limited,
-            // A repeat would make another one, for as long as the agent does not answer.
-            Err(error) => {
-                self.discard(&own(["staging", &staging]))?;
-                return Err(error);
-            }
-        };
+        let limited = self.limit_staged(volume, staging)?;
         self.set_attributes(volume, &data)?;
-        Ok((staging, limited))
+        Ok(limited)
     }
 
     /// Sets the owner and the mode that the class requests for a volume's directory.

@@ -25,9 +25,16 @@ pub(super) enum ContentSource {
     /// A directory that is in use.
     Volume { path: PathBuf, file_id: u64 },
     /// A directory that nobody changes.
-    Tree { path: PathBuf, report: CopyReport },
+    Tree { path: PathBuf, report: CopyReport, by_agent: bool },
     /// An archive.
     Archive { path: PathBuf, format: ArchiveFormat, sha256: Option<String>, report: Option<CopyReport> },
+}
+
+/// A directory that was copied.
+struct CopiedTree {
+    report: CopyReport,
+    /// Whether the server's agent copied it.
+    by_agent: bool,
 }
 
 impl ContentSource {
@@ -124,7 +131,7 @@ impl Share {
             return Err(missing());
         }
         let content = record.content.ok_or_else(missing)?;
-        let (report, sha256) = (content.result.report, content.result.sha256);
+        let JobResult { report, sha256, by_agent, .. } = content.result;
         let path = match &content.attempt {
             Some(attempt) => own(["content", attempt, &record.format.file_name()]),
             None => archive_path(&parsed, record.format)?,
@@ -133,7 +140,7 @@ impl Share {
             return Err(missing());
         }
         Ok(match record.format.archive() {
-            None => ContentSource::Tree { path, report },
+            None => ContentSource::Tree { path, report, by_agent },
             Some(format) => ContentSource::Archive { path, format, sha256, report: Some(report) },
         })
     }
@@ -149,8 +156,8 @@ impl Share {
         };
         let target = in_staging(&job.attempt, &snapshot.format.file_name());
         let Some(format) = snapshot.format.archive() else {
-            let report = self.copy_directory(path, &target, &snapshot.name, job)?;
-            return self.job_done(report, None, false);
+            let copied = self.copy_directory(path, &target, &snapshot.name, job)?;
+            return Ok(JobResult { by_agent: copied.by_agent, ..self.job_done(copied.report, None, false)? });
         };
         let step = "create an archive for";
         let from = self.files.open_dir(path).during("open the source of", &snapshot.name)?;
@@ -177,8 +184,14 @@ impl Share {
         self.ensure_dir(&target)?;
         let limited = self.limit_staged(volume, &job.attempt)?;
         let report = match source {
-            ContentSource::Volume { path, .. } | ContentSource::Tree { path, .. } => {
-                self.copy_directory(path, &target, &volume.handle, job)?
+            ContentSource::Volume { path, .. } => {
+                self.copy_directory(path, &target, &volume.handle, job)?.report
+            }
+            ContentSource::Tree { path, by_agent: true, .. } => {
+                self.copy_only_by_agent(path, &target, &volume.handle, job)?
+            }
+            ContentSource::Tree { path, by_agent: false, .. } => {
+                self.copy_directory(path, &target, &volume.handle, job)?.report
             }
             ContentSource::Archive { path, format, sha256, .. } => {
                 let input = self.files.open_file(path).during("open the snapshot for", &volume.handle)?;
@@ -208,16 +221,35 @@ impl Share {
         to: &Path,
         object: &str,
         job: &OwnedJob,
-    ) -> Result<CopyReport, ShareError> {
+    ) -> Result<CopiedTree, ShareError> {
         self.ensure_dir(to)?;
         let progress = |progress: Progress| self.heartbeat(job, progress);
         if let Some(report) = self.copy_by_agent(from, to, object, &progress)? {
-            return Ok(report);
+            return Ok(CopiedTree { report, by_agent: true });
         }
         let from = self.files.open_dir(from).during("open the source of", object)?;
         let to = self.files.open_dir(to).during("open the copy for", object)?;
-        copy::copy_tree(from.as_fd(), to.as_fd(), &CopyOptions::default(), &progress)
-            .map_err(|error| copy_error("copy the content of", object, &error))
+        let report = copy::copy_tree(from.as_fd(), to.as_fd(), &CopyOptions::default(), &progress)
+            .map_err(|error| copy_error("copy the content of", object, &error))?;
+        Ok(CopiedTree { report, by_agent: false })
+    }
+
+    /// Copies a tree that the agent made. Over NFS, its POSIX ACLs and trusted attributes would be lost.
+    fn copy_only_by_agent(
+        &self,
+        from: &Path,
+        to: &Path,
+        object: &str,
+        job: &OwnedJob,
+    ) -> Result<CopyReport, ShareError> {
+        let progress = |progress: Progress| self.heartbeat(job, progress);
+        self.copy_by_agent(from, to, object, &progress)?.ok_or_else(|| {
+            let message = format!(
+                "failed to restore volume {object}: the NFS server's agent made the snapshot, with attributes that only it can \
+                 restore, and it does not answer: check `wharf nfs-server` and --server-agent"
+            );
+            ShareError::new(ErrorKind::Unavailable, message)
+        })
     }
 
     fn job_done(
@@ -227,7 +259,13 @@ impl Share {
         limited: bool,
     ) -> Result<JobResult, ShareError> {
         let now = self.server_time()?.duration_since(SystemTime::UNIX_EPOCH);
-        Ok(JobResult { report, sha256, finished: now.map_or(0, |now| now.as_secs()), limited })
+        Ok(JobResult {
+            report,
+            sha256,
+            finished: now.map_or(0, |now| now.as_secs()),
+            limited,
+            by_agent: false,
+        })
     }
 
     /// Whether the source was there until the end. While a directory is deleted, its entries vanish one by one, and the copy
@@ -238,7 +276,7 @@ impl Share {
                 let found = self.stat(path)?.map(|entry| entry.file_id);
                 if found == Some(*file_id) { Ok(()) } else { Err(deleted(path)) }
             }
-            ContentSource::Tree { path, report } => {
+            ContentSource::Tree { path, report, .. } => {
                 let key = |report: &CopyReport| (report.entries(), report.bytes);
                 if self.stat(path)?.is_none() {
                     return Err(deleted(path));

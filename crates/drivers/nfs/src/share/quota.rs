@@ -4,11 +4,12 @@
 //! limit, whenever a process ends, and nothing has to be finished or undone.
 
 use super::error::During as _;
-use super::record::{DirectoryRecord, Envelope, ShareRecord, VolumeRecord};
+use super::record::{DirectoryRecord, Envelope, Origin, ShareRecord, VolumeRecord};
 use super::root::own;
 use super::{CapacityInfo, ErrorKind, Share, ShareError};
 use crate::agent::{AgentError, AgentErrorKind, Answer, Call, Operation, ServerAgent, Tree, TreeId};
 use crate::parameters::QuotaMode;
+use crate::path::SharePath;
 
 /// What a volume without limit means for its creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,17 +18,45 @@ enum Unlimited {
     Refuse(ErrorKind),
 }
 
-/// Whether a volume may be created without a limit, because of this error; `None` if the server has no agent.
-fn unlimited(mode: QuotaMode, error: Option<AgentErrorKind>) -> Unlimited {
-    match (mode, error) {
-        (QuotaMode::IfAvailable, _) => Unlimited::Accept,
-        (QuotaMode::Required, Some(AgentErrorKind::Unreachable)) => Unlimited::Refuse(ErrorKind::Unavailable),
-        (QuotaMode::Required, Some(AgentErrorKind::Failed)) => Unlimited::Refuse(ErrorKind::Internal),
-        (
-            QuotaMode::Required,
-            None | Some(AgentErrorKind::UnknownShare | AgentErrorKind::Refused | AgentErrorKind::Unsupported),
-        ) => Unlimited::Refuse(ErrorKind::Precondition),
-        (QuotaMode::Required, Some(AgentErrorKind::OutOfSpace)) => Unlimited::Refuse(ErrorKind::OutOfSpace),
+/// Why a volume has no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// It cannot have one, or its server has no agent.
+    Setup,
+    /// The agent cannot be used, before it was asked for a limit.
+    Agent(AgentErrorKind),
+    /// The agent was asked for a limit, and this was its answer.
+    Answer(AgentErrorKind),
+}
+
+/// Whether a volume may be created without a limit, because of this. Never if it may have one all the same: expansion would
+/// not raise it.
+fn unlimited(mode: QuotaMode, cause: Cause) -> Unlimited {
+    let (uncertain, kind) = match cause {
+        Cause::Setup => (false, ErrorKind::Precondition),
+        Cause::Agent(kind) => (false, error_kind(kind)),
+        Cause::Answer(
+            kind @ (AgentErrorKind::Unreachable | AgentErrorKind::Failed | AgentErrorKind::OutOfSpace),
+        ) => (true, error_kind(kind)),
+        Cause::Answer(
+            kind @ (AgentErrorKind::UnknownShare | AgentErrorKind::Refused | AgentErrorKind::Unsupported),
+        ) => (false, error_kind(kind)),
+    };
+    match mode {
+        QuotaMode::IfAvailable if !uncertain => Unlimited::Accept,
+        QuotaMode::IfAvailable | QuotaMode::Required => Unlimited::Refuse(kind),
+    }
+}
+
+/// What an agent's error means for a volume that must be limited.
+fn error_kind(kind: AgentErrorKind) -> ErrorKind {
+    match kind {
+        AgentErrorKind::Unreachable => ErrorKind::Unavailable,
+        AgentErrorKind::Failed => ErrorKind::Internal,
+        AgentErrorKind::OutOfSpace => ErrorKind::OutOfSpace,
+        AgentErrorKind::UnknownShare | AgentErrorKind::Refused | AgentErrorKind::Unsupported => {
+            ErrorKind::Precondition
+        }
     }
 }
 
@@ -38,9 +67,14 @@ impl Share {
     /// Limits the new, empty directory of a volume in the staging area. Returns whether it has a limit.
     pub(super) fn limit_staged(&self, volume: &VolumeRecord, staging: &str) -> Result<bool, ShareError> {
         if volume.size == 0 {
-            return self.without_limit(volume, None, "the request has no size");
+            return self.without_limit(volume, Cause::Setup, "the request has no size");
         }
-        let Some(agent) = self.agent() else { return self.without_limit(volume, None, NO_AGENT) };
+        let Some(agent) = self.agent() else { return self.without_limit(volume, Cause::Setup, NO_AGENT) };
+        // A call that changes nothing shows whether the agent can be used. A limit whose answer is lost may be set.
+        let probe = Call { share: self.uuid()?.unwrap_or_default(), operation: Operation::Capacity };
+        if let Err(error) = agent.call(&probe) {
+            return self.without_limit(volume, Cause::Agent(error.kind), &error.message);
+        }
         let data = super::directory::staged(staging);
         let Some(entry) = self.stat(&data)? else {
             let message = format!("the new directory of volume {} is gone; try again", volume.handle);
@@ -50,21 +84,45 @@ impl Share {
             .map_err(|error| ShareError::new(ErrorKind::Internal, error))?;
         match self.set_limit(&*agent, Tree::Staging(id), entry.file_id, volume.size)? {
             Ok(()) => Ok(true),
-            Err(error) => self.without_limit(volume, Some(error.kind), &error.message),
+            Err(error) => self.without_limit(volume, Cause::Answer(error.kind), &error.message),
         }
     }
 
-    /// Checks a directory that is in place. One that another volume uses, too, is limited to the larger size.
+    /// Whether a directory that the driver did not create has a limit: that of an earlier volume, whose class retained it.
+    pub(super) fn has_limit(&self, path: &SharePath, file_id: u64) -> Result<bool, ShareError> {
+        let Some(agent) = self.agent() else { return Ok(false) };
+        let operation = Operation::GetUsage { tree: Tree::Volume(path.clone()), file_id };
+        match agent.call(&Call { share: self.uuid()?.unwrap_or_default(), operation }) {
+            Ok(Answer::Quota(quota)) => Ok(quota.limit > 0),
+            Ok(other) => Err(unexpected(&other)),
+            Err(error) => match unlimited(QuotaMode::IfAvailable, Cause::Answer(error.kind)) {
+                Unlimited::Accept => {
+                    tracing::warn!(%path, %error, "existing directory has no quota");
+                    Ok(false)
+                }
+                // Expansion would not raise a limit that nobody knows.
+                Unlimited::Refuse(kind) => Err(ShareError::new(
+                    kind,
+                    format!("failed to read the quota of the existing directory {path}; try again: {error}"),
+                )),
+            },
+        }
+    }
+
+    /// Checks a directory that is in place. One that another volume uses or has used is limited to the larger size.
     pub(super) fn check_limit(
         &self,
         volume: &VolumeRecord,
         directory: &DirectoryRecord,
     ) -> Result<bool, ShareError> {
         match directory.limited {
-            true if directory.is_shared() => self.raise_limit(volume, directory, volume.size).map(|()| true),
+            // Without a size, the limit stays as it is.
+            true if volume.size > 0 && (directory.is_shared() || directory.origin != Origin::Created) => {
+                self.raise_limit(volume, directory, volume.size).map(|()| true)
+            }
             true => Ok(true),
             false if volume.quota == QuotaMode::Required => {
-                self.without_limit(volume, None, "its directory existed before, and has no limit")
+                self.without_limit(volume, Cause::Setup, "its directory existed before, and has no limit")
             }
             false => Ok(false),
         }
@@ -87,10 +145,7 @@ impl Share {
             return Err(failed(ErrorKind::Internal, "its directory has no file ID"));
         };
         let limited = self.set_limit(&*agent, Tree::Volume(volume.path.clone()), identity.file_id, size)?;
-        limited.map_err(|error| match unlimited(QuotaMode::Required, Some(error.kind)) {
-            Unlimited::Refuse(kind) => failed(kind, &error.message),
-            Unlimited::Accept => failed(ErrorKind::Internal, &error.message),
-        })
+        limited.map_err(|error| failed(error_kind(error.kind), &error.message))
     }
 
     /// The capacity of the share without what limits promise to volumes, if its agent answers.
@@ -145,23 +200,25 @@ impl Share {
         }
     }
 
-    fn without_limit(
-        &self,
-        volume: &VolumeRecord,
-        error: Option<AgentErrorKind>,
-        reason: &str,
-    ) -> Result<bool, ShareError> {
-        match unlimited(volume.quota, error) {
-            Unlimited::Accept => {
+    fn without_limit(&self, volume: &VolumeRecord, cause: Cause, reason: &str) -> Result<bool, ShareError> {
+        match (unlimited(volume.quota, cause), volume.quota) {
+            (Unlimited::Accept, _) => {
                 // Most servers have no agent, which is not worth a warning.
-                if error.is_some() {
+                if cause != Cause::Setup {
                     tracing::warn!(volume_handle = volume.handle, reason, "volume has no quota");
                 }
                 Ok(false)
             }
-            Unlimited::Refuse(kind) => {
+            (Unlimited::Refuse(kind), QuotaMode::Required) => {
                 let message = format!(
                     "failed to limit volume {}, and its class has quota: required: {reason}",
+                    volume.handle
+                );
+                Err(ShareError::new(kind, message))
+            }
+            (Unlimited::Refuse(kind), QuotaMode::IfAvailable) => {
+                let message = format!(
+                    "failed to limit volume {}, which may have a limit now and is not used so; try again: {reason}",
                     volume.handle
                 );
                 Err(ShareError::new(kind, message))
@@ -192,18 +249,23 @@ mod tests {
     #[test]
     fn class_decides_whether_a_volume_may_be_unlimited() {
         use AgentErrorKind as Agent;
-        let refuse = Unlimited::Refuse;
-        for (error, required) in [
-            (None, refuse(ErrorKind::Precondition)),
-            (Some(Agent::Unreachable), refuse(ErrorKind::Unavailable)),
-            (Some(Agent::UnknownShare), refuse(ErrorKind::Precondition)),
-            (Some(Agent::Refused), refuse(ErrorKind::Precondition)),
-            (Some(Agent::Unsupported), refuse(ErrorKind::Precondition)),
-            (Some(Agent::OutOfSpace), refuse(ErrorKind::OutOfSpace)),
-            (Some(Agent::Failed), refuse(ErrorKind::Internal)),
+        use Unlimited::{Accept, Refuse};
+        assert_eq!(unlimited(QuotaMode::Required, Cause::Setup), Refuse(ErrorKind::Precondition));
+        assert_eq!(unlimited(QuotaMode::IfAvailable, Cause::Setup), Accept);
+        for (error, required, uncertain) in [
+            (Agent::Unreachable, ErrorKind::Unavailable, true),
+            (Agent::UnknownShare, ErrorKind::Precondition, false),
+            (Agent::Refused, ErrorKind::Precondition, false),
+            (Agent::Unsupported, ErrorKind::Precondition, false),
+            (Agent::OutOfSpace, ErrorKind::OutOfSpace, true),
+            (Agent::Failed, ErrorKind::Internal, true),
         ] {
-            assert_eq!(unlimited(QuotaMode::Required, error), required, "{error:?}");
-            assert_eq!(unlimited(QuotaMode::IfAvailable, error), Unlimited::Accept, "{error:?}");
+            for cause in [Cause::Agent(error), Cause::Answer(error)] {
+                assert_eq!(unlimited(QuotaMode::Required, cause), Refuse(required), "{cause:?}");
+            }
+            assert_eq!(unlimited(QuotaMode::IfAvailable, Cause::Agent(error)), Accept, "{error:?}");
+            let answered = if uncertain { Refuse(required) } else { Accept };
+            assert_eq!(unlimited(QuotaMode::IfAvailable, Cause::Answer(error)), answered, "{error:?}");
         }
     }
 }

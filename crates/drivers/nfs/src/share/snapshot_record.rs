@@ -115,6 +115,9 @@ pub struct JobResult {
     /// Whether the server's agent limits the directory.
     #[serde(default)]
     pub limited: bool,
+    /// Whether the server's agent made the copy, with attributes that are not visible over NFS.
+    #[serde(default)]
+    pub by_agent: bool,
 }
 
 impl Record for SnapshotRecord {

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::share::CapacityInfo;
@@ -28,12 +29,32 @@ pub(crate) struct FaultyFiles {
     at: u64,
     calls: AtomicU64,
     dead: AtomicBool,
+    refused: Mutex<Vec<&'static str>>,
 }
 
 impl FaultyFiles {
     pub(crate) fn new(root: &Path, fault: Fault, at: u64) -> Self {
         let files = LinuxFiles::open(root).unwrap();
-        Self { files, fault, at, calls: AtomicU64::new(0), dead: AtomicBool::new(false) }
+        let (calls, dead) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self { files, fault, at, calls, dead, refused: Mutex::default() }
+    }
+
+    /// Files without a fault, except that the server refuses these calls once each.
+    pub(crate) fn refusing(root: &Path, calls: &[&'static str]) -> Self {
+        let files = Self::new(root, Fault::Before, u64::MAX);
+        files.refused.lock().unwrap().extend(calls);
+        files
+    }
+
+    fn refuse(&self, call: &str) -> io::Result<()> {
+        let mut refused = self.refused.lock().unwrap();
+        match refused.iter().position(|refused| *refused == call) {
+            Some(index) => {
+                refused.remove(index);
+                Err(io::Error::from_raw_os_error(5))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Whether the chosen call was reached.
@@ -99,6 +120,7 @@ impl ShareFiles for FaultyFiles {
         self.call(EXISTS, |files| files.create_dir(dir))
     }
     fn set_owner(&self, dir: &Path, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
+        self.refuse("set_owner")?;
         self.call(None, |files| files.set_owner(dir, uid, gid))
     }
     fn set_mode(&self, dir: &Path, mode: u32) -> io::Result<()> {
@@ -120,6 +142,7 @@ impl ShareFiles for FaultyFiles {
         self.call(None, |files| files.remove_entries(dir, max))
     }
     fn set_id(&self, dir: &Path, id: &str) -> io::Result<bool> {
+        self.refuse("set_id")?;
         self.call(None, |files| files.set_id(dir, id))
     }
     fn id(&self, dir: &Path) -> io::Result<Option<String>> {

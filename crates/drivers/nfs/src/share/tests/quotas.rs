@@ -14,10 +14,12 @@ use crate::agent::testing::FakeQuotas;
 use crate::agent::{Agent, AgentError, AgentErrorKind, Answer, Call, CopyStatus, Operation, ServerAgent};
 use crate::copy::Progress;
 use crate::copy::testing::assert_same;
-use crate::parameters::QuotaMode;
-use crate::share::snapshot_record::JobKey;
+use crate::parameters::{OnDelete, QuotaMode};
+use crate::path::SharePath;
+use crate::share::snapshot_record::{JobKey, SnapshotFormat};
 use crate::share::{
-    CreateVolume, ErrorKind, ExpandVolume, Request, Response, Share, ShareEnvironment, ShareError, VolumeInfo,
+    Adopt, CreateVolume, ErrorKind, ExpandVolume, Request, Response, Share, ShareEnvironment, ShareError,
+    VolumeInfo,
 };
 
 const GIB: u64 = 1 << 30;
@@ -26,6 +28,8 @@ struct LocalAgent {
     agent: Agent,
     reachable: AtomicBool,
     copies: AtomicU64,
+    /// What calls that set a limit return, after they have set it.
+    lost: Mutex<Option<AgentErrorKind>>,
     /// What the next calls for copies return instead.
     scripted: Mutex<VecDeque<Result<Answer, AgentError>>>,
 }
@@ -41,7 +45,11 @@ impl ServerAgent for LocalAgent {
                 return answer;
             }
         }
-        self.agent.handle(call)
+        let answer = self.agent.handle(call);
+        match (&call.operation, *self.lost.lock().unwrap()) {
+            (Operation::SetQuota { .. }, Some(kind)) => Err(AgentError::new(kind, "no answer")),
+            _ => answer,
+        }
     }
 }
 
@@ -64,6 +72,7 @@ impl Limited {
             agent,
             reachable: AtomicBool::new(true),
             copies: AtomicU64::new(0),
+            lost: Mutex::default(),
             scripted: Mutex::default(),
         });
         Self { fixture, quotas, agent }
@@ -174,6 +183,115 @@ fn class_decides_what_happens_without_limit() {
     assert_eq!(fixture.leftovers(), Vec::<String>::new());
 }
 
+/// A directory that may have a limit is not used as one without: expansion would not raise it.
+#[test]
+fn volume_is_not_created_if_nobody_knows_whether_it_is_limited() {
+    for (kind, expected) in
+        [(AgentErrorKind::Unreachable, ErrorKind::Unavailable), (AgentErrorKind::Failed, ErrorKind::Internal)]
+    {
+        let limited = Limited::new();
+        let share = limited.share();
+        create(&share, &volume("h0", "pvc-0")).unwrap();
+        limited.fixture.write("pvc-0/data", "1");
+        let clone = cloned("h2", "pvc-2", "h0");
+        *limited.agent.lost.lock().unwrap() = Some(kind);
+        let create_clone = || complete(&share, &JobKey::Volume("h2".to_owned()), || create(&share, &clone));
+        for quota in [QuotaMode::IfAvailable, QuotaMode::Required] {
+            let error = create(&share, &CreateVolume { quota, ..volume("h1", "pvc-1") }).unwrap_err();
+            assert_eq!(error.kind, expected, "{error}");
+        }
+        let error = create_clone().unwrap_err();
+        assert_eq!(error.kind, expected, "{error}");
+        assert_eq!(std::fs::read_dir(limited.fixture.at(".wharf/staging")).unwrap().count(), 0);
+
+        *limited.agent.lost.lock().unwrap() = None;
+        assert!(create(&share, &volume("h1", "pvc-1")).unwrap().limited);
+        // The failed job's error is returned once more, by the request that waited for it.
+        let _ = create(&share, &clone);
+        assert!(create_clone().unwrap().limited);
+        expand(&share, "h1", 2 * GIB).unwrap();
+        assert_eq!(limited.limit("pvc-1"), 2 * GIB);
+    }
+}
+
+/// A directory keeps its project and its limit when its volume is gone.
+#[test]
+fn limit_of_an_existing_directory_is_that_of_its_next_volume() {
+    for (quota, size, expected) in [
+        (QuotaMode::IfAvailable, 2 * GIB, 2 * GIB),
+        (QuotaMode::Required, 2 * GIB, 2 * GIB),
+        (QuotaMode::Required, GIB / 2, GIB),
+        (QuotaMode::IfAvailable, 0, GIB),
+    ] {
+        let limited = Limited::new();
+        let share = limited.share();
+        let retained = CreateVolume { on_delete: Some(OnDelete::Retain), ..volume("h1", "a/pvc-1") };
+        create(&share, &retained).unwrap();
+        limited.fixture.write("a/pvc-1/data", "1");
+        delete(&share, "h1").unwrap();
+        let next = CreateVolume { quota, size, ..volume("h2", "a/pvc-1") };
+        limited.agent.reachable.store(false, Ordering::Relaxed);
+        assert_eq!(create(&share, &next).unwrap_err().kind, ErrorKind::Unavailable);
+        limited.agent.reachable.store(true, Ordering::Relaxed);
+        assert!(create(&share, &next).unwrap().limited);
+        assert_eq!(limited.limit("a/pvc-1"), expected);
+        expand(&share, "h2", 4 * GIB).unwrap();
+        assert_eq!(limited.limit("a/pvc-1"), 4 * GIB);
+        delete(&share, "h2").unwrap();
+        assert!(limited.fixture.at("a/pvc-1/data").is_file());
+    }
+}
+
+#[test]
+fn limit_of_an_adopted_directory_is_that_of_its_volume() {
+    let limited = Limited::new();
+    let share = limited.share();
+    let retained = CreateVolume { on_delete: Some(OnDelete::Retain), ..volume("h1", "pvc-1") };
+    create(&share, &retained).unwrap();
+    limited.fixture.write("pvc-1/data", "1");
+    limited.fixture.write("free/data", "1");
+    delete(&share, "h1").unwrap();
+    let adopt = |handle: &str, path: &str| {
+        let request = Adopt {
+            handle: handle.to_owned(),
+            name: handle.to_owned(),
+            path: SharePath::new(path).unwrap(),
+            size: 2 * GIB,
+            context: Default::default(),
+            options: Vec::new(),
+            on_delete: None,
+        };
+        match share.handle(Request::Adopt(request)) {
+            Response::Adopt(result) => result,
+            other => panic!("{other:?}"),
+        }
+    };
+    limited.agent.reachable.store(false, Ordering::Relaxed);
+    assert_eq!(adopt("h2", "pvc-1").unwrap_err().kind, ErrorKind::Unavailable);
+    limited.agent.reachable.store(true, Ordering::Relaxed);
+    assert!(adopt("h2", "pvc-1").unwrap().limited);
+    assert_eq!(limited.limit("pvc-1"), 2 * GIB);
+    assert!(!adopt("h3", "free").unwrap().limited);
+    assert_eq!(limited.limit("free"), 0);
+}
+
+/// Each of them would have a limit, which counts as promised.
+#[test]
+fn failed_creates_leave_no_staged_directory() {
+    for call in ["set_owner", "set_id"] {
+        let limited = Limited::new();
+        let files = Arc::new(FaultyFiles::refusing(&limited.fixture.root(), &[call, call]));
+        let share = Share::with_files(files, limited.environment());
+        let request = CreateVolume { uid: Some(rustix::process::getuid().as_raw()), ..volume("h1", "pvc-1") };
+        for _ in 0..2 {
+            let error = create(&share, &request).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Internal, "{call}: {error}");
+            assert_eq!(std::fs::read_dir(limited.fixture.at(".wharf/staging")).unwrap().count(), 0, "{call}");
+        }
+        assert!(create(&share, &request).unwrap().limited);
+    }
+}
+
 #[test]
 fn directory_of_two_volumes_has_the_larger_limit() {
     let limited = Limited::new();
@@ -182,6 +300,8 @@ fn directory_of_two_volumes_has_the_larger_limit() {
     create(&share, &CreateVolume { size: 3 * GIB, ..volume("h2", "shared") }).unwrap();
     assert_eq!(limited.limit("shared"), 3 * GIB);
     create(&share, &CreateVolume { size: 2 * GIB, ..volume("h3", "shared") }).unwrap();
+    assert_eq!(limited.limit("shared"), 3 * GIB);
+    create(&share, &CreateVolume { size: 0, ..volume("h4", "shared") }).unwrap();
     assert_eq!(limited.limit("shared"), 3 * GIB);
 }
 
@@ -251,6 +371,44 @@ fn agent_copies_what_it_can_and_otherwise_the_worker_does() {
         assert_same(&limited.fixture.at("pvc-1"), &limited.fixture.at("clone"));
         assert_eq!(limited.agent.copies.load(Ordering::Relaxed) > 0, asked, "{what}");
     }
+}
+
+/// Over NFS, ACLs and attributes that the agent has copied would be lost.
+#[test]
+fn snapshot_of_the_agent_is_restored_by_the_agent_only() {
+    let limited = Limited::new();
+    let share = limited.share();
+    create(&share, &volume("h1", "pvc-1")).unwrap();
+    limited.fixture.write("pvc-1/data", "1");
+    let reachable = |reachable| limited.agent.reachable.store(reachable, Ordering::Relaxed);
+    let take = |name: &str| {
+        let request = snapshot(name, "h1", SnapshotFormat::Tree);
+        complete(&share, &JobKey::Snapshot(name.to_owned()), || create_snapshot(&share, &request)).unwrap();
+    };
+    let restore = |share: &Share, name: &str| {
+        let request = restored(&format!("from-{name}"), &format!("from-{name}"), &snapshot_handle(name));
+        let restored =
+            || complete(share, &JobKey::Volume(request.handle.clone()), || create(share, &request));
+        let first = restored();
+        // The failed job's error is returned once more, by the request that waited for it.
+        if first.is_err() {
+            let _ = create(share, &request);
+        }
+        first
+    };
+    take("agent");
+    reachable(false);
+    take("nfs");
+    restore(&share, "nfs").unwrap();
+    for share in [&share, &limited.fixture.share] {
+        let error = restore(share, "agent").unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+        assert!(error.message.contains("agent"), "{error}");
+    }
+    assert!(!limited.fixture.at("from-agent").exists());
+    reachable(true);
+    restore(&share, "agent").unwrap();
+    assert_same(&limited.fixture.at("pvc-1"), &limited.fixture.at("from-agent"));
 }
 
 /// A copy that the agent has begun is never continued by somebody else: the next attempt starts in a new directory.
