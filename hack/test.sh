@@ -6,7 +6,7 @@
 #   clients       DigitalOcean's own clients against our fake of its API
 #   vm            tests that need a virtual machine
 #   nfs           the NFS driver on a kernel NFS server, in a virtual machine: csi-sanity, volumes and snapshots, takeover
-#   nfs-faults    the same while the server fails and the driver is killed, and the facts about Linux that the design relies on
+#   nfs-faults    sizes with the agent; the same while the server fails and the driver is killed, and the facts about Linux that the design relies on
 #   nfs-cluster   the same on a real Kubernetes with two nodes
 #   up            the tour in docs/getting-started.md, word for word
 #   kubectl       kubectl logs and kubectl exec
@@ -102,7 +102,7 @@ for name in "$@"; do
     clients) tier clients '^digitalocean: ' test/digitalocean/run.sh ;;
     vm) tier vm '^ext4-online: ' test/vm/run.sh ;;
     nfs) tier nfs '^nfs: ' test/nfs/run.sh ;;
-    nfs-faults) tier nfs-faults '^nfs: ' test/nfs/run.sh facts nodes attacks faults kills ;;
+    nfs-faults) tier nfs-faults '^nfs: ' test/nfs/run.sh facts quota nodes attacks faults kills ;;
     nfs-cluster) tier nfs-cluster '^nfs: ' test/nfs/run.sh kubernetes ;;
     up) tier up '^up: ' test/up/run.sh ;;
     kubectl) tier kubectl '^test result: ' kubectl ;;

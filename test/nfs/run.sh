@@ -12,7 +12,7 @@ need_root
 [ -n "${WHARF_PROGRAM:-}" ] || programs_up
 work_up
 parts=("$@")
-[ "$#" -gt 0 ] || parts=(sanity lives quota takeover up)
+[ "$#" -gt 0 ] || parts=(sanity lives takeover up)
 [ "${parts[0]}" != all ] || parts=(facts sanity lives quota nodes attacks faults kills takeover up kubernetes)
 kubectl=$("$ROOT/test/cluster/cluster.sh" kubectl)
 memory=2048
