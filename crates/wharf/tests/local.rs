@@ -15,7 +15,10 @@ struct Driver {
 
 impl Driver {
     fn start() -> Self {
-        let dir = tempfile::tempdir().expect("failed to create a directory");
+        // In memory: a pool on a disk that is 95 percent full provisions nothing.
+        let dir = tempfile::tempdir_in("/dev/shm")
+            .or_else(|_| tempfile::tempdir())
+            .expect("failed to create a directory");
         std::fs::create_dir(dir.path().join("pool")).expect("failed to create a directory for the pool");
         let child = Command::new(env!("CARGO_BIN_EXE_wharf"))
             .args(["driver", "local", "--node-id", "n1", "--log-format", "json"])

@@ -94,8 +94,8 @@ async fn shutdown_does_not_wait_for_a_hanging_worker() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
     assert!(status.success(), "{status}");
-    // 0.4 s for running calls, 0.5 s of the SDK for the last responses.
-    assert!(started.elapsed() < Duration::from_millis(1900), "{:?}", started.elapsed());
+    // 0.9 s on an idle machine: 0.4 s for running calls, 0.5 s of the SDK for the last responses.
+    assert!(started.elapsed() < ENOUGH / 2, "{:?}", started.elapsed());
     eventually("the worker is gone", || !runs(worker)).await;
 }
 
