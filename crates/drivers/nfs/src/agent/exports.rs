@@ -120,18 +120,21 @@ impl Agent {
 
     fn sweep(&self, root: &OwnedFd) -> io::Result<u64> {
         let _lock = self.projects.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut removed = 0;
+        let mut left_over = Vec::new();
         for found in projects(&*self.quotas, root.as_fd(), *rules::PROJECTS.start()) {
             let (id, usage) = found?;
             if id > *rules::PROJECTS.end() {
                 break;
             }
             if rules::is_left_over(id, &usage) {
-                self.quotas.set_limit(root.as_fd(), id, 0)?;
-                removed += 1;
+                left_over.push(id);
             }
         }
-        Ok(removed)
+        // Not before all are found: a project without a limit is no longer known.
+        for id in &left_over {
+            self.quotas.set_limit(root.as_fd(), *id, 0)?;
+        }
+        Ok(left_over.len() as u64)
     }
 
     /// The export with this share.

@@ -52,18 +52,25 @@ impl Quotas for LinuxQuotas {
 }
 
 /// All projects that the file system knows, from a number on.
+///
+/// The file system must not lose one of them meanwhile, or the next ones can be missing: Linux searches the quota file of ext4
+/// as a tree with 256 branches per level. Where it skips a branch that is empty, it keeps the lower digits of the number
+/// instead of setting them to 0, and so skips projects of the next branch. This does not happen from a number whose lower
+/// digits are 0, nor from the one after a project that exists.
 pub(super) fn projects<'a>(
     quotas: &'a dyn Quotas,
     file: BorrowedFd<'a>,
     from: u32,
 ) -> impl Iterator<Item = io::Result<(u32, ProjectUsage)>> + 'a {
-    let mut next = Some(from);
-    std::iter::from_fn(move || {
+    const LOWER_DIGITS: u32 = 0x00ff_ffff;
+    let mut next = Some(from & !LOWER_DIGITS);
+    let all = std::iter::from_fn(move || {
         let found = quotas.next(file, next?).transpose();
         next = match &found {
             Some(Ok((id, _))) => id.checked_add(1),
             Some(Err(_)) | None => None,
         };
         found
-    })
+    });
+    all.filter(move |found| found.as_ref().map_or(true, |(id, _)| *id >= from))
 }

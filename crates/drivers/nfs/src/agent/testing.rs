@@ -1,6 +1,6 @@
 //! Quotas in memory, and certificates, for tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -38,6 +38,21 @@ impl FakeQuotas {
     }
 }
 
+/// Searches as Linux does in the quota file of ext4, with the error that [`projects`](super::quota::projects) describes.
+fn next_in_quota_file(known: &BTreeSet<u64>, id: &mut u64, level: u32) -> bool {
+    let shift = 8 * (3 - level);
+    let first = *id >> shift & 0xff;
+    for _ in first..256 {
+        let branch = *id >> shift << shift;
+        if known.range(branch..branch + (1 << shift)).next().is_none() {
+            *id += 1 << shift;
+        } else if level == 3 || next_in_quota_file(known, id, level + 1) {
+            return true;
+        }
+    }
+    false
+}
+
 fn inode(file: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(rustix::fs::fstat(file)?.st_ino)
 }
@@ -62,8 +77,12 @@ impl Quotas for FakeQuotas {
     }
 
     fn next(&self, _: BorrowedFd<'_>, from: u32) -> io::Result<Option<(u32, ProjectUsage)>> {
-        let id = self.limits.lock().unwrap().range(from..).next().map(|(id, _)| *id);
-        Ok(id.map(|id| (id, self.usage_of(id))))
+        let limits = self.limits.lock().unwrap().clone();
+        let limited = limits.iter().filter(|(_, limit)| **limit > 0).map(|(id, _)| *id);
+        let used: Vec<u32> = self.projects.lock().unwrap().values().map(|project| project.id).collect();
+        let known: BTreeSet<u64> = limited.chain(used).map(u64::from).collect();
+        let mut id = u64::from(from);
+        Ok(next_in_quota_file(&known, &mut id, 0).then(|| (id as u32, self.usage_of(id as u32))))
     }
 
     fn set_limit(&self, _: BorrowedFd<'_>, id: u32, bytes: u64) -> io::Result<()> {

@@ -1,5 +1,6 @@
 //! The agent on a directory with quotas in memory, called directly and over TLS.
 
+use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -240,6 +241,20 @@ fn limits_of_removed_directories_are_removed() {
     assert_eq!(fixture.agent.remove_left_over_limits(), 0);
     // That of the administrator stays.
     assert_eq!(fixture.quotas.limits.lock().unwrap()[&42], 1 << 20);
+}
+
+/// Wherever the numbers are in the quota file of ext4: see [`super::quota::projects`].
+#[test]
+fn one_sweep_removes_all_limits_of_removed_directories() {
+    let fixture = Fixture::new();
+    for seed in 0..200 {
+        let ids = (0..5).filter_map(|more| super::rules::candidates("share", 5 * seed + more).next());
+        let limits: BTreeMap<u32, u64> = ids.map(|id| (id, 4096)).collect();
+        let count = limits.len() as u64;
+        *fixture.quotas.limits.lock().unwrap() = limits;
+        assert_eq!(fixture.agent.remove_left_over_limits(), count, "{seed}");
+        assert!(fixture.quotas.limits.lock().unwrap().values().all(|limit| *limit == 0));
+    }
 }
 
 #[test]
