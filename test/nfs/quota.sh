@@ -14,16 +14,16 @@ certificates() {
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "/run/agent/$name.key" -out "/run/agent/$name.pem" \
       -days 1 -subj "/CN=$name"
   done
-  certificate ca agent "subjectAltName=IP:$NFS_SERVER"
-  certificate ca driver subjectAltName=DNS:driver
-  certificate stranger-ca stranger subjectAltName=DNS:driver
+  certificate ca agent "IP:$NFS_SERVER" serverAuth
+  certificate ca driver DNS:driver clientAuth
+  certificate stranger-ca stranger DNS:driver clientAuth
 }
-# certificate AUTHORITY NAME EXTENSION
+# certificate AUTHORITY NAME ALTERNATIVE-NAME USAGE
 certificate() {
   local at=/run/agent
   openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "$at/$2.key" -out "$at/$2.csr" -subj "/CN=$2"
   openssl x509 -req -in "$at/$2.csr" -CA "$at/$1.pem" -CAkey "$at/$1.key" -CAcreateserial -days 1 -out "$at/$2.pem" \
-    -extfile <(echo "$3")
+    -extfile <(printf 'subjectAltName=%s\nextendedKeyUsage=%s\n' "$3" "$4")
 }
 
 agent_up() {
@@ -47,6 +47,7 @@ quota() {
   check "certificates" certificates
   check "agent" agent_up
   check "agent: an unknown client is refused" fails agent_call ca stranger /v1/exports
+  check "agent: its own certificate does not make a client" fails agent_call ca agent /v1/exports
   check "agent: a client without certificate is refused" fails in_ns node-a curl --silent --cacert /run/agent/ca.pem "https://$AGENT/v1/exports"
   check "agent: plain HTTP is refused" fails in_ns node-a curl --silent --fail "http://$AGENT/v1/exports"
   check "agent: both exports enforce quotas" same "$(agent_call ca driver /v1/exports | grep -o '"quota":"enforced"' | wc -l)" 2

@@ -11,6 +11,7 @@
 mod client;
 mod copies;
 mod exports;
+mod handshakes;
 mod message;
 mod quota;
 pub mod rules;

@@ -1,5 +1,5 @@
 //! Serves an [`Agent`] over HTTPS. Connections are limited in number and in time; a client without a certificate of the
-//! authority gets no further than the handshake.
+//! authority gets no further than the handshake, and cannot keep others from theirs.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -15,11 +15,12 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use serde::Serialize;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{interval, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use super::handshakes::Handshakes;
 use super::message::{AgentError, AgentErrorKind, Call};
 use super::{Agent, TlsFiles};
 
@@ -27,7 +28,7 @@ use super::{Agent, TlsFiles};
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Time limit of a connection with its requests.
 const CONNECTION: Duration = Duration::from_secs(60);
-/// How many connections there are at the same time. Others wait.
+/// How many connections of clients with a certificate there are at the same time. Others wait.
 const MAX_CONNECTIONS: usize = 64;
 /// The largest request that is accepted.
 const MAX_REQUEST: usize = 64 << 10;
@@ -50,26 +51,24 @@ pub async fn serve(
 ) -> Result<(), super::TlsFilesError> {
     let ServeAgentOptions { listener, tls } = options;
     let certificates = Arc::new(Certificates { current: Mutex::new(tls.server()?), files: tls });
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut sweep = interval(SWEEP);
+    let (handshakes, slots) = (Handshakes::default(), Arc::new(Semaphore::new(MAX_CONNECTIONS)));
+    let (mut sweep, mut sweeping) = (interval(SWEEP), None::<tokio::task::JoinHandle<()>>);
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let accepted = tokio::select! {
             biased;
             () = &mut shutdown => return Ok(()),
             _ = sweep.tick() => {
-                let agent = agent.clone();
-                tokio::task::spawn_blocking(move || {
-                    let removed = agent.remove_left_over_limits();
-                    if removed > 0 {
-                        tracing::info!(removed, "removed limits of deleted volumes");
-                    }
-                });
+                // A file system that hangs must not collect threads.
+                if sweeping.as_ref().is_none_or(|sweeping| sweeping.is_finished()) {
+                    let agent = agent.clone();
+                    sweeping = Some(tokio::task::spawn_blocking(move || remove_left_over_limits(&agent)));
+                }
                 continue;
             }
-            accepted = accept(&listener, &slots) => accepted,
+            accepted = listener.accept() => accepted,
         };
-        let (stream, slot) = match accepted {
+        let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Most likely out of file descriptors: wait, or this would spin.
@@ -78,33 +77,38 @@ pub async fn serve(
                 continue;
             }
         };
-        let (agent, acceptor) = (agent.clone(), TlsAcceptor::from(certificates.renewed()));
+        let Some(handshake) = handshakes.start(peer.ip()) else {
+            tracing::debug!(%peer, "refused a connection: too many without a finished TLS handshake");
+            continue;
+        };
+        let (agent, slots, acceptor) =
+            (agent.clone(), slots.clone(), TlsAcceptor::from(certificates.renewed()));
         tokio::spawn(async move {
-            let peer = stream.peer_addr().ok();
-            match timeout(HANDSHAKE, acceptor.accept(stream)).await {
+            let shaken = timeout(HANDSHAKE, acceptor.accept(stream)).await;
+            drop(handshake);
+            match shaken {
                 Ok(Ok(stream)) => {
+                    let Ok(_slot) = slots.acquire().await else { return };
                     let service = service_fn(|request| respond(agent.clone(), request));
                     let connection = hyper::server::conn::http1::Builder::new()
                         .timer(TokioTimer::new())
                         .serve_connection(TokioIo::new(stream), service);
                     if let Ok(Err(error)) = timeout(CONNECTION, connection).await {
-                        tracing::debug!(?peer, %error, "connection failed");
+                        tracing::debug!(%peer, %error, "connection failed");
                     }
                 }
-                Ok(Err(error)) => tracing::warn!(?peer, %error, "refused a client: TLS handshake failed"),
-                Err(_) => tracing::debug!(?peer, "TLS handshake timed out"),
+                Ok(Err(error)) => tracing::warn!(%peer, %error, "refused a client: TLS handshake failed"),
+                Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
             }
-            drop(slot);
         });
     }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    slots: &Arc<Semaphore>,
-) -> std::io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let slot = slots.clone().acquire_owned().await.map_err(std::io::Error::other)?;
-    Ok((listener.accept().await?.0, slot))
+fn remove_left_over_limits(agent: &Agent) {
+    let removed = agent.remove_left_over_limits();
+    if removed > 0 {
+        tracing::info!(removed, "removed limits of deleted volumes");
+    }
 }
 
 /// The certificates in use.

@@ -100,17 +100,22 @@ pub(crate) struct Authority {
 
 impl Authority {
     pub(crate) fn new(dir: &Path, name: &str) -> Self {
-        use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+        use rcgen::{
+            BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+        };
 
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, key).unwrap();
         std::fs::write(dir.join(format!("{name}-ca.pem")), issuer.pem()).unwrap();
-        for (role, names) in [("agent", vec!["localhost".to_owned()]), ("client", vec!["driver".to_owned()])]
+        for (role, usage) in
+            [("agent", ExtendedKeyUsagePurpose::ServerAuth), ("client", ExtendedKeyUsagePurpose::ClientAuth)]
         {
             let key = KeyPair::generate().unwrap();
-            let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
+            let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            params.extended_key_usages = vec![usage];
+            let certificate = params.signed_by(&key, &issuer).unwrap();
             std::fs::write(dir.join(format!("{name}-{role}.pem")), certificate.pem()).unwrap();
             std::fs::write(dir.join(format!("{name}-{role}.key")), key.serialize_pem()).unwrap();
         }

@@ -390,6 +390,35 @@ async fn clients_without_certificate_get_no_answer() {
     assert!(answer.is_empty(), "{answer:?}");
 }
 
+/// A certificate of the agent does not make its owner a client, nor the other way round.
+#[tokio::test]
+async fn certificates_are_for_one_side_only() {
+    let fixture = Fixture::new();
+    let ours = Authority::new(fixture.dir.path(), "ours");
+    let capacity = Call { share: SHARE.to_owned(), operation: Operation::Capacity };
+    for (server, role) in [("agent", "agent"), ("client", "client")] {
+        let (port, _stop) = serving(&fixture, ours.files(server, &ours)).await;
+        let refused = client(port, ours.files(role, &ours)).call(&capacity).await;
+        assert_eq!(kind(refused), AgentErrorKind::Unreachable, "{server} {role}");
+    }
+}
+
+/// Connections without a handshake would keep 64 slots for 10 s each.
+#[tokio::test]
+async fn idle_connections_do_not_keep_clients_out() {
+    let fixture = Fixture::new();
+    let ours = Authority::new(fixture.dir.path(), "ours");
+    let (port, _stop) = serving(&fixture, ours.files("agent", &ours)).await;
+    let mut idle = Vec::new();
+    for number in 0..400_u16 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 2 + u8::from(number >= 200)], 0).into()).unwrap();
+        idle.push(socket.connect(([127, 0, 0, 1], port).into()).await.unwrap());
+    }
+    let capacity = Call { share: SHARE.to_owned(), operation: Operation::Capacity };
+    client(port, ours.files("client", &ours)).call(&capacity).await.unwrap();
+}
+
 /// Requests that no client of ours sends: they are refused by the protocol, before the agent looks at a directory.
 #[tokio::test]
 async fn hostile_requests_are_refused() {
