@@ -81,6 +81,13 @@ impl Groups {
         waiting.into_iter().map(|group| group.key())
     }
 
+    /// What a resync reconciles.
+    pub(super) fn all_keys(&self) -> Vec<WorkKey> {
+        let (groups, contents) = (self.groups.all(), self.contents.all());
+        let contents = contents.iter().map(|content| WorkKey::GroupContent(content.key()));
+        groups.iter().map(|group| WorkKey::Group(group.key())).chain(contents).collect()
+    }
+
     /// Enqueues work for changes of groups, their contents and classes.
     pub(super) async fn feed(
         &self,

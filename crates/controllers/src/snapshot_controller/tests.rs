@@ -1,6 +1,7 @@
-//! Attempts in `/debug/attempts` of objects that are deleted during a reconcile.
+//! Attempts in `/debug/attempts` of objects that are deleted during a reconcile, and resyncs.
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{Method, Request, Response};
 use kube::client::Body;
@@ -42,7 +43,11 @@ fn controller(code: u16, reason: &'static str) -> SnapshotController {
         let response = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
         Ok::<_, Infallible>(response.unwrap())
     });
-    let cluster = Cluster::with_client(kube::Client::new(server, "default"));
+    with_client(kube::Client::new(server, "default"))
+}
+
+fn with_client(client: kube::Client) -> SnapshotController {
+    let cluster = Cluster::with_client(client);
     let gate = Gate::new(None, CancellationToken::new());
     let events = EventRecorder::start(&cluster, "snapshot-controller", "test");
     let context = Context { gate, events, cluster };
@@ -92,4 +97,83 @@ async fn attempts_of_deleted_objects_are_removed() {
         assert_eq!(controller.reconcile(item).await, WorkOutcome::Done);
         assert_eq!(controller.attempts.list(), []);
     }
+}
+
+/// A claim that restores the snapshot `s` of the namespace `n`, unless it is bound.
+fn restoring(version: u64, is_bound: bool) -> Value {
+    let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
+    let (volume, phase) = if is_bound { ("pv", "Bound") } else { ("", "Pending") };
+    json!({
+        "metadata": {"name": "restore", "namespace": "n", "uid": "r", "resourceVersion": version.to_string()},
+        "spec": {"dataSource": source, "dataSourceRef": source, "volumeName": volume}, "status": {"phase": phase},
+    })
+}
+
+/// A controller of a snapshot in deletion that is being restored. Each GET of the claim returns a new version of it, in
+/// which the restore has ended.
+async fn restored_while_deleting() -> SnapshotController {
+    let version = Arc::new(AtomicU64::new(1));
+    let server = tower::service_fn(move |request: Request<Body>| {
+        let version = Arc::clone(&version);
+        async move {
+            let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+            if query.contains("watch=") {
+                return std::future::pending().await;
+            }
+            let items = match path.rsplit('/').next() {
+                Some("volumesnapshots") => json!([{
+                    "metadata": {
+                        "name": "s", "namespace": "n", "uid": "u", "resourceVersion": "1",
+                        "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [names::BOUND_PROTECTION],
+                    },
+                    "spec": {"source": {"persistentVolumeClaimName": "data"}},
+                    "status": {"boundVolumeSnapshotContentName": "c", "readyToUse": true},
+                }]),
+                Some("volumesnapshotcontents") => {
+                    json!([content(&json!({"volumeHandle": "h"}), "volumeSnapshotRef")])
+                }
+                Some("persistentvolumeclaims") => json!([restoring(1, false)]),
+                _ => json!([]),
+            };
+            let body = match path.rsplit('/').next() {
+                Some("restore") => restoring(version.fetch_add(1, Ordering::Relaxed) + 1, true),
+                _ => json!({"metadata": {"resourceVersion": "1"}, "items": items}),
+            };
+            let response = Response::builder().status(200).body(Body::from(body.to_string().into_bytes()));
+            Ok::<_, Infallible>(response.unwrap())
+        }
+    });
+    let controller = with_client(kube::Client::new(server, "default"));
+    controller.wait_until_served().await;
+    controller
+}
+
+/// Finding S-L4. The bound claim no longer shows that the snapshot waited for it, so only a resync of the snapshots
+/// helps.
+#[tokio::test(start_paused = true)]
+async fn deletion_continues_after_the_change_that_ends_the_restore_was_dropped() {
+    let controller = restored_while_deleting().await;
+    let snapshot = WorkKey::Snapshot(Key::namespaced("n", "s"));
+    let feed = controller.feed();
+    tokio::pin!(feed);
+    assert!(timeout(Duration::from_millis(1), &mut feed).await.is_err());
+    while controller.queue.depth() > 0 {
+        controller.queue.next().await.unwrap().done();
+    }
+    assert_eq!(controller.reconcile(snapshot.clone()).await, WorkOutcome::Done, "waits for the restore");
+    // The feed is busy, and more changes arrive than it holds.
+    let claim = Key::namespaced("n", "restore");
+    for _ in 0..2000 {
+        controller.context.cluster.get::<PersistentVolumeClaim>(&claim).await.unwrap();
+    }
+    assert!(timeout(Duration::from_millis(1), &mut feed).await.is_err());
+    let mut woken = Vec::new();
+    while controller.queue.depth() > 0 {
+        let work = controller.queue.next().await.unwrap();
+        woken.push(work.key().clone());
+        work.done();
+    }
+    assert!(woken.contains(&snapshot), "{woken:?}");
+    let inputs = controller.snapshots.get(&Key::namespaced("n", "s")).unwrap();
+    assert!(controller.claims.get(&claim).unwrap().restore_sources().is_empty(), "{inputs:?}");
 }

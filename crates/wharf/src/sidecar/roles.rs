@@ -318,6 +318,7 @@ impl WorkerArgs {
             timeout: self.timeout.unwrap_or(default.timeout),
             retry_start: self.retry_interval_start,
             retry_max: self.retry_interval_max,
+            ..default
         }
     }
 }
