@@ -19,7 +19,8 @@ use crate::error::{Status, Subject};
 use crate::limit::Limit;
 use crate::store::{Absorb, Filter};
 use crate::transport::{Call, Transport};
-use crate::watch::{self, decode};
+use crate::watch;
+use crate::watch::decode::{self, Page, Undecodable};
 use crate::work::restart;
 use crate::{ApiError, Leadership, Metrics, Store, WatchOptions};
 
@@ -82,6 +83,17 @@ pub struct ObjectList<K> {
     pub items: Vec<K>,
     /// The keys of existing objects that could not be decoded; `None` if not even the name could be read.
     pub undecodable: Vec<Option<Key>>,
+}
+
+/// The first page of a list: one request, whatever the number of objects.
+#[derive(Debug)]
+pub struct FirstPage<K> {
+    /// The objects of the page.
+    pub list: ObjectList<K>,
+    /// The version of the list: the newest one when the server answered.
+    pub version: String,
+    /// Whether the page is the whole list.
+    pub is_complete: bool,
 }
 
 /// A client of one cluster; cheap to clone. Its watches stop when the last clone is dropped.
@@ -249,25 +261,41 @@ impl Cluster {
         let mut listed = ObjectList { items: Vec::new(), undecodable: Vec::new() };
         let mut next = None;
         loop {
-            let call = watch::page_call::<K>(options, next, false);
-            let subject = call.subject;
-            let bytes = self.inner.transport.send(call).await?;
-            let page = decode::page::<K>(&bytes, options.view).map_err(|error| ApiError::Other {
-                refusal: subject.refusal(format!("failed to decode list: {error}")),
-                status: 200,
-            })?;
-            for item in page.items {
-                match item {
-                    Ok(object) => listed.items.push(object),
-                    Err(bad) => {
-                        self.metrics().undecodable(K::API.plural);
-                        listed.undecodable.push(bad.key);
-                    }
-                }
-            }
+            let page = self.page(options, next).await?;
+            self.add_page(&mut listed, page.items);
             match page.next {
                 Some(token) => next = Some(token),
                 None => return Ok(listed),
+            }
+        }
+    }
+
+    /// Reads the first page of a list from the server.
+    pub async fn list_first_page<K: Kind>(&self, options: &WatchOptions) -> Result<FirstPage<K>, ApiError> {
+        let page = self.page(options, None).await?;
+        let mut list = ObjectList { items: Vec::new(), undecodable: Vec::new() };
+        self.add_page(&mut list, page.items);
+        Ok(FirstPage { list, version: page.version, is_complete: page.next.is_none() })
+    }
+
+    async fn page<K: Kind>(&self, options: &WatchOptions, next: Option<String>) -> Result<Page<K>, ApiError> {
+        let call = watch::page_call::<K>(options, next, false);
+        let subject = call.subject;
+        let bytes = self.inner.transport.send(call).await?;
+        decode::page::<K>(&bytes, options.view).map_err(|error| ApiError::Other {
+            refusal: subject.refusal(format!("failed to decode list: {error}")),
+            status: 200,
+        })
+    }
+
+    fn add_page<K: Kind>(&self, listed: &mut ObjectList<K>, items: Vec<Result<K, Undecodable>>) {
+        for item in items {
+            match item {
+                Ok(object) => listed.items.push(object),
+                Err(bad) => {
+                    self.metrics().undecodable(K::API.plural);
+                    listed.undecodable.push(bad.key);
+                }
             }
         }
     }

@@ -37,6 +37,7 @@ mod act;
 mod decide;
 mod patches;
 mod reconcile;
+mod references;
 mod request;
 #[cfg(test)]
 mod simulation;
@@ -49,8 +50,10 @@ mod wake;
 const ROLE: &str = "attacher";
 /// The index of attachments by subject.
 const BY_SUBJECT: &str = "attacher/subject";
-/// Reference checks are collected for this long, so that one list serves many volumes.
+/// Reference checks are collected for this long, so that one request serves many volumes.
 const REFERENCE_CHECK_DELAY: Duration = Duration::from_millis(200);
+/// Between two looks whether the store has reached the version that a reference check awaits. Needs no request.
+const VERSION_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest pause after a failed write.
 const MAX_WRITE_PAUSE: Duration = Duration::from_secs(30);
 /// A volume takes a few steps for each of its attachments, and each attachment has its own backoff.
