@@ -195,6 +195,15 @@ impl Cluster {
         Self { inner: Arc::new(Inner { transport, watches }), min_view: self.min_view }
     }
 
+    /// With a limit of its own instead of the shared one, for writes that may wait and must not be many. Reads, watches
+    /// and stores are those of this cluster. A rate that is not positive is no limit.
+    #[must_use]
+    pub fn limited(&self, qps: f32, burst: u32) -> Self {
+        let transport = self.inner.transport.limited(Limit::new(qps, burst));
+        let watches = Arc::clone(&self.inner.watches);
+        Self { inner: Arc::new(Inner { transport, watches }), min_view: self.min_view }
+    }
+
     /// The client's metrics.
     pub fn metrics(&self) -> &Metrics {
         self.inner.transport.metrics()

@@ -148,7 +148,13 @@ impl Transport {
 
     /// The same client without the shared limits: a lease must be renewed however busy its holder is.
     pub(crate) fn unlimited(&self) -> Self {
-        Self { limit: None, in_flight: Arc::new(Semaphore::new(IN_FLIGHT)), ..self.clone() }
+        self.limited(None)
+    }
+
+    /// The same client with another limit instead of the shared ones.
+    pub(crate) fn limited(&self, limit: Option<Limit>) -> Self {
+        let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
+        Self { limit: limit.map(Arc::new), in_flight, ..self.clone() }
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {

@@ -44,8 +44,8 @@ const INTENT_RECHECK: Duration = Duration::from_secs(5);
 /// A source held by a claim is woken when the claim changes. A watch may skip changes under heavy load, so it is also
 /// checked at this interval.
 const CLAIM_RECHECK: Duration = Duration::from_secs(60);
-/// Concurrent workers for each kind.
-const WORKERS: usize = 4;
+/// Restored snapshots whose protection is checked concurrently.
+const SNAPSHOT_WORKERS: usize = 4;
 const ROLE: &str = "provisioner";
 
 /// Protects a source before a volume is created from it.
@@ -96,7 +96,7 @@ pub(crate) async fn run(
     intents: Intents,
     settings: Settings,
 ) {
-    let Settings { worker_options, orphan_sweep, .. } = settings;
+    let Settings { worker_options, orphan_sweep, cloning_protection_threads, .. } = settings;
     let backoff = worker_options.backoff();
     let metrics = context.cluster.metrics();
     let cloned: Queue<Key> = Queue::new("clonesources", backoff, metrics);
@@ -114,7 +114,7 @@ pub(crate) async fn run(
         }
     };
     let resync = resync(cloned.clone(), worker_options.resync, in_deletion);
-    let clones = run_workers(&cloned, &context.gate, WORKERS, |key| {
+    let clones = run_workers(&cloned, &context.gate, cloning_protection_threads, |key| {
         sources.clone().reconcile_claim(key)
     });
     let snapshots = async {
@@ -123,7 +123,7 @@ pub(crate) async fn run(
         }
         tokio::join!(
             enqueue_changes(claims.clone(), restored.clone(), wake::snapshots_released_by),
-            run_workers(&restored, &context.gate, WORKERS, |key| sources
+            run_workers(&restored, &context.gate, SNAPSHOT_WORKERS, |key| sources
                 .clone()
                 .reconcile_snapshot(key)),
             sweep(&context, &restored, orphan_sweep),

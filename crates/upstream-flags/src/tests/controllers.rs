@@ -298,8 +298,8 @@ fn attacher_and_resizer_manifests_are_accepted() {
     for (program, line, warnings) in [
         (Program::Attacher, "--resync=5m --max-grpc-log-length=10 --dummy=false --connection-timeout=15s", 3),
         (Program::Resizer, "--csiTimeout=15s --resync-period=5m", 1),
-        (Program::Provisioner, "--cloning-protection-threads=2 --capacity-threads=2 --enable-pprof", 3),
-        (Program::Provisioner, "--kube-api-capacity-qps=2 --kube-api-capacity-burst=3 --automaxprocs", 3),
+        (Program::Provisioner, "--cloning-protection-threads=2 --capacity-threads=2 --enable-pprof", 1),
+        (Program::Provisioner, "--kube-api-capacity-qps=2 --kube-api-capacity-burst=3 --automaxprocs", 1),
     ] {
         assert_eq!(config_in(program, line, &environment()).1.len(), warnings, "{line}");
     }
@@ -307,6 +307,24 @@ fn attacher_and_resizer_manifests_are_accepted() {
     assert_refused(Program::Resizer, "--worker-threads=5", "--worker-threads=5");
     assert_refused(Program::Attacher, "--workers=5", "--workers=5");
     assert_refused(Program::Attacher, "--worker-threads=-5", "is not a non-negative number");
+}
+
+/// sidecars.md 1.1 "Capacity": upstream's limits of what capacities cost.
+#[test]
+fn capacity_flags_limit_refreshes_and_writes() {
+    let in_pod = Environment { pod_name: Some("p-0".to_owned()), ..environment() };
+    let limits = |flags: &str| {
+        let (config, _) = config_in(Program::Provisioner, &format!("--enable-capacity {flags}"), &in_pod);
+        let threads = config.provisioner.cloning_protection_threads;
+        let capacity = config.provisioner.capacity.unwrap();
+        (capacity.threads, capacity.write_qps, capacity.write_burst, threads)
+    };
+    assert_eq!(limits(""), (1, 1.0, 5, 4));
+    let given = "--capacity-threads=3 --kube-api-capacity-qps=2.5 --kube-api-capacity-burst=7 \
+                 --cloning-protection-threads=2";
+    assert_eq!(limits(given), (3, 2.5, 7, 2));
+    let none = "--capacity-threads=0 --kube-api-capacity-qps=-1 --cloning-protection-threads=0";
+    assert_eq!(limits(none), (1, -1.0, 5, 1));
 }
 
 /// Upstream has two names for the flag, and 0 disables the resync.
