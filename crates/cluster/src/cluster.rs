@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use wharf_model::patch::Patch;
@@ -83,6 +84,17 @@ pub struct ObjectList<K> {
     pub items: Vec<K>,
     /// The keys of existing objects that could not be decoded; `None` if not even the name could be read.
     pub undecodable: Vec<Option<Key>>,
+}
+
+/// The server's list of API groups.
+#[derive(Deserialize)]
+struct ApiGroups {
+    groups: Vec<ApiGroup>,
+}
+
+#[derive(Deserialize)]
+struct ApiGroup {
+    name: String,
 }
 
 /// The first page of a list: one request, whatever the number of objects.
@@ -307,6 +319,15 @@ impl Cluster {
                 }
             }
         }
+    }
+
+    /// Whether the server serves an API group, in any version. `false` only if its list of API groups lacks it.
+    pub async fn serves_api_group(&self, group: &str) -> Result<bool, ApiError> {
+        let call = Call::api_groups();
+        let subject = call.subject;
+        let bytes = self.inner.transport.send(call).await?;
+        let list: ApiGroups = serde_json::from_slice(&bytes).map_err(|error| undecodable(subject, &error))?;
+        Ok(list.groups.iter().any(|listed| listed.name == group))
     }
 
     /// Creates an object and returns it as stored by the server.

@@ -29,7 +29,7 @@ use wharf_model::{
 };
 
 use crate::Context;
-use groups::Groups;
+use groups::{Groups, RemovedGroups};
 use metrics::{ObjectKind, Operation};
 use wake::{BY_CLAIM, BY_CLASS, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, WorkKey, queue_entry};
 use wharf_cluster::work::{StepLimit, WorkOutcome, WorkerOptions, enqueue_changes, resync, run_workers};
@@ -128,6 +128,7 @@ struct SnapshotController {
     nodes: Option<Store<Node>>,
     /// `None` if group snapshots are disabled.
     groups: Option<Groups>,
+    removed_groups: RemovedGroups,
     /// Watched once the first group has members.
     volumes: OnceLock<Store<PersistentVolume>>,
     /// Finalizer patches of claims.
@@ -153,6 +154,7 @@ impl SnapshotController {
             contents,
             nodes: settings.distributed.then(|| cluster.store(WatchOptions::slim())),
             groups: settings.groups.then(|| Groups::new(cluster)),
+            removed_groups: RemovedGroups::default(),
             patching: FinalizerPatcher::default(),
             volumes: OnceLock::new(),
             locks: std::array::from_fn(|_| Mutex::new(())),

@@ -18,10 +18,12 @@ mod act;
 pub(super) mod decide;
 mod members;
 mod mirror;
+mod removed;
 mod selector;
 pub(super) mod view;
 pub(super) mod write;
 
+pub(super) use removed::RemovedGroups;
 pub(super) use view::contains_member;
 
 /// The key of a group snapshot's content, even before the two are bound.

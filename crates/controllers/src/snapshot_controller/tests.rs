@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::work::Gate;
 use wharf_cluster::{Cluster, EventRecorder};
+use wharf_model::Monotonic;
 
 use super::*;
 
@@ -176,4 +177,76 @@ async fn deletion_continues_after_the_change_that_ends_the_restore_was_dropped()
     assert!(woken.contains(&snapshot), "{woken:?}");
     let inputs = controller.snapshots.get(&Key::namespaced("n", "s")).unwrap();
     assert!(controller.claims.get(&claim).unwrap().restore_sources().is_empty(), "{inputs:?}");
+}
+
+/// A controller of a member in deletion on a server without group snapshots of our version, with these API groups.
+/// Returns the numbers of writes.
+async fn member_without_group_kind(
+    api_groups: &'static [&'static str],
+) -> (SnapshotController, Arc<AtomicU64>) {
+    let writes = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&writes);
+    let server = tower::service_fn(move |request: Request<Body>| {
+        let counted = Arc::clone(&counted);
+        async move {
+            let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+            if query.contains("watch=") {
+                return std::future::pending().await;
+            }
+            let owner = json!({
+                "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot", "name": "g", "uid": "gu",
+            });
+            let snapshot = json!({
+                "metadata": {
+                    "name": "s", "namespace": "n", "uid": "u", "resourceVersion": "1", "ownerReferences": [owner],
+                    "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [names::IN_GROUP_PROTECTION],
+                },
+                "spec": {"source": {"volumeSnapshotContentName": "c"}},
+                "status": {"boundVolumeSnapshotContentName": "c", "readyToUse": true},
+            });
+            let list = |items: Value| (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}));
+            let (code, body) = match path.rsplit('/').next().unwrap_or_default() {
+                _ if request.method() != Method::GET => {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    (403, json!({"kind": "Status", "code": 403, "reason": "Forbidden", "message": "no"}))
+                }
+                "apis" => {
+                    let groups: Vec<_> = api_groups.iter().map(|name| json!({"name": name})).collect();
+                    (200, json!({"kind": "APIGroupList", "groups": groups}))
+                }
+                _ if path.contains("volumegroupsnapshot") => (404, json!("404 page not found")),
+                "volumesnapshots" => list(json!([snapshot])),
+                "volumesnapshotcontents" => {
+                    list(json!([content(&json!({"snapshotHandle": "h"}), "volumeSnapshotRef")]))
+                }
+                _ => list(json!([])),
+            };
+            let response = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+            Ok::<_, Infallible>(response.unwrap())
+        }
+    });
+    let controller = with_client(kube::Client::new(server, "default"));
+    controller.wait_until_served().await;
+    (controller, writes)
+}
+
+/// Finding S-L5.
+#[tokio::test(start_paused = true)]
+async fn member_of_removed_group_crds_can_be_deleted() {
+    let ago = |seconds: i64| Monotonic(wharf_cluster::monotonic().0 - seconds * 1000);
+    for (api_groups, missing_for, deletes) in [
+        (&["storage.k8s.io", "groupsnapshot.storage.k8s.io"][..], 3600, false),
+        (&["storage.k8s.io"], 10, false),
+        (&["storage.k8s.io"], 61, true),
+    ] {
+        let (controller, writes) = member_without_group_kind(api_groups).await;
+        assert!(!controller.removed_groups.observe(false, ago(missing_for)));
+        let outcome = controller.reconcile(WorkKey::Snapshot(Key::namespaced("n", "s"))).await;
+        assert_eq!(outcome, WorkOutcome::Retry);
+        assert_eq!(
+            writes.load(Ordering::Relaxed) > 0,
+            deletes,
+            "{api_groups:?}, missing for {missing_for} s"
+        );
+    }
 }
