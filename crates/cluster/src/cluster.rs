@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use wharf_model::patch::Patch;
@@ -19,7 +20,8 @@ use crate::error::{Status, Subject};
 use crate::limit::Limit;
 use crate::store::{Absorb, Filter};
 use crate::transport::{Call, Transport};
-use crate::watch::{self, decode};
+use crate::watch;
+use crate::watch::decode::{self, Page, Undecodable};
 use crate::work::restart;
 use crate::{ApiError, Leadership, Metrics, Store, WatchOptions};
 
@@ -82,6 +84,28 @@ pub struct ObjectList<K> {
     pub items: Vec<K>,
     /// The keys of existing objects that could not be decoded; `None` if not even the name could be read.
     pub undecodable: Vec<Option<Key>>,
+}
+
+/// The server's list of API groups.
+#[derive(Deserialize)]
+struct ApiGroups {
+    groups: Vec<ApiGroup>,
+}
+
+#[derive(Deserialize)]
+struct ApiGroup {
+    name: String,
+}
+
+/// The first page of a list: one request, whatever the number of objects.
+#[derive(Debug)]
+pub struct FirstPage<K> {
+    /// The objects of the page.
+    pub list: ObjectList<K>,
+    /// The version of the list: the newest one when the server answered.
+    pub version: String,
+    /// Whether the page is the whole list.
+    pub is_complete: bool,
 }
 
 /// A client of one cluster; cheap to clone. Its watches stop when the last clone is dropped.
@@ -183,6 +207,15 @@ impl Cluster {
         Self { inner: Arc::new(Inner { transport, watches }), min_view: self.min_view }
     }
 
+    /// With a limit of its own instead of the shared one, for writes that may wait and must not be many. Reads, watches
+    /// and stores are those of this cluster. A rate that is not positive is no limit.
+    #[must_use]
+    pub fn limited(&self, qps: f32, burst: u32) -> Self {
+        let transport = self.inner.transport.limited(Limit::new(qps, burst));
+        let watches = Arc::clone(&self.inner.watches);
+        Self { inner: Arc::new(Inner { transport, watches }), min_view: self.min_view }
+    }
+
     /// The client's metrics.
     pub fn metrics(&self) -> &Metrics {
         self.inner.transport.metrics()
@@ -249,27 +282,52 @@ impl Cluster {
         let mut listed = ObjectList { items: Vec::new(), undecodable: Vec::new() };
         let mut next = None;
         loop {
-            let call = watch::page_call::<K>(options, next, false);
-            let subject = call.subject;
-            let bytes = self.inner.transport.send(call).await?;
-            let page = decode::page::<K>(&bytes, options.view).map_err(|error| ApiError::Other {
-                refusal: subject.refusal(format!("failed to decode list: {error}")),
-                status: 200,
-            })?;
-            for item in page.items {
-                match item {
-                    Ok(object) => listed.items.push(object),
-                    Err(bad) => {
-                        self.metrics().undecodable(K::API.plural);
-                        listed.undecodable.push(bad.key);
-                    }
-                }
-            }
+            let page = self.page(options, next).await?;
+            self.add_page(&mut listed, page.items);
             match page.next {
                 Some(token) => next = Some(token),
                 None => return Ok(listed),
             }
         }
+    }
+
+    /// Reads the first page of a list from the server.
+    pub async fn list_first_page<K: Kind>(&self, options: &WatchOptions) -> Result<FirstPage<K>, ApiError> {
+        let page = self.page(options, None).await?;
+        let mut list = ObjectList { items: Vec::new(), undecodable: Vec::new() };
+        self.add_page(&mut list, page.items);
+        Ok(FirstPage { list, version: page.version, is_complete: page.next.is_none() })
+    }
+
+    async fn page<K: Kind>(&self, options: &WatchOptions, next: Option<String>) -> Result<Page<K>, ApiError> {
+        let call = watch::page_call::<K>(options, next, false);
+        let subject = call.subject;
+        let bytes = self.inner.transport.send(call).await?;
+        decode::page::<K>(&bytes, options.view).map_err(|error| ApiError::Other {
+            refusal: subject.refusal(format!("failed to decode list: {error}")),
+            status: 200,
+        })
+    }
+
+    fn add_page<K: Kind>(&self, listed: &mut ObjectList<K>, items: Vec<Result<K, Undecodable>>) {
+        for item in items {
+            match item {
+                Ok(object) => listed.items.push(object),
+                Err(bad) => {
+                    self.metrics().undecodable(K::API.plural);
+                    listed.undecodable.push(bad.key);
+                }
+            }
+        }
+    }
+
+    /// Whether the server serves an API group, in any version. `false` only if its list of API groups lacks it.
+    pub async fn serves_api_group(&self, group: &str) -> Result<bool, ApiError> {
+        let call = Call::api_groups();
+        let subject = call.subject;
+        let bytes = self.inner.transport.send(call).await?;
+        let list: ApiGroups = serde_json::from_slice(&bytes).map_err(|error| undecodable(subject, &error))?;
+        Ok(list.groups.iter().any(|listed| listed.name == group))
     }
 
     /// Creates an object and returns it as stored by the server.

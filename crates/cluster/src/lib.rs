@@ -28,7 +28,7 @@ pub mod work;
 
 pub use attempts::Attempts;
 pub use clock::{monotonic, now};
-pub use cluster::{Cluster, ConnectError, ConnectOptions, ObjectList, Preconditions};
+pub use cluster::{Cluster, ConnectError, ConnectOptions, FirstPage, ObjectList, Preconditions};
 pub use error::{ApiError, Refusal};
 pub use events::{Event, EventRecorder, EventType, ObjectReference};
 pub use jitter::jitter;

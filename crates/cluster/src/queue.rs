@@ -88,6 +88,8 @@ struct Inner<K: QueueKey> {
     metrics: Metrics,
     state: Mutex<State<K>>,
     wake: Notify,
+    /// Wakes the resync of the role.
+    resync: Notify,
 }
 
 struct State<K> {
@@ -105,7 +107,8 @@ impl<K: QueueKey> Queue<K> {
     /// An empty queue. Metrics are labelled with its name.
     pub fn new(name: &'static str, backoff: Backoff, metrics: &Metrics) -> Self {
         let state = Mutex::new(State { core: Core::new(), closed: false });
-        let inner = Arc::new(Inner { name, backoff, metrics: metrics.clone(), state, wake: Notify::new() });
+        let (metrics_of_queue, wake, resync) = (metrics.clone(), Notify::new(), Notify::new());
+        let inner = Arc::new(Inner { name, backoff, metrics: metrics_of_queue, state, wake, resync });
         let gauged: Weak<dyn Gauged> = Arc::<Inner<K>>::downgrade(&inner) as Weak<dyn Gauged>;
         metrics.watch_queue(gauged);
         Self { inner }
@@ -122,6 +125,30 @@ impl<K: QueueKey> Queue<K> {
             self.inner.metrics.queue_add(self.inner.name);
             self.inner.wake.notify_one();
         }
+    }
+
+    /// Enqueues a key for a resync, with low priority, unless it waits for the backoff of a failure.
+    pub(crate) fn add_for_resync(&self, key: &K) {
+        if self.inner.lock().core.add_for_resync(key, Instant::now()) {
+            self.inner.metrics.queue_add(self.inner.name);
+            self.inner.wake.notify_one();
+        }
+    }
+
+    /// Requests a resync of all keys: changes were dropped that may have been the only wake-up of any key. Requests are
+    /// combined until [`resync`](crate::work::resync) handles them.
+    pub fn request_resync(&self) {
+        self.inner.resync.notify_one();
+    }
+
+    /// Waits for a requested resync. Cancel-safe.
+    pub(crate) async fn resync_requested(&self) {
+        self.inner.resync.notified().await;
+    }
+
+    /// A number in `0.0..1.0`, from the source of the backoff's jitter.
+    pub(crate) fn jitter(&self) -> f64 {
+        (self.inner.backoff.jitter)()
     }
 
     /// Enqueues a key after a delay. Of several delays the earliest applies.

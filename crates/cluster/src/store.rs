@@ -178,6 +178,18 @@ impl<K: Kind> Store<K> {
         self.lock().revision
     }
 
+    /// Whether the watch has delivered everything up to this version, so that an object that existed at that version and
+    /// is not in the store is either gone or [undecodable](Self::undecodable). A server reports its version to a quiet
+    /// watch about once a minute.
+    pub fn has_reached(&self, version: &str) -> bool {
+        self.lock().table.has_reached(version)
+    }
+
+    /// The keys of objects whose newest version could not be decoded; `None` if not even the name could be read.
+    pub fn undecodable(&self) -> Vec<Option<Key>> {
+        self.lock().table.undecodable().cloned().collect()
+    }
+
     /// Subscribes to all changes from now on.
     pub fn subscribe(&self) -> Subscription<K> {
         let (changes, pending) = Subscription::new(self.filter.clone());

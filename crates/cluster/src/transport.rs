@@ -13,7 +13,7 @@ use kube::client::Body;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use wharf_model::{ApiResource, Key};
+use wharf_model::{ApiResource, Key, Scope};
 
 use crate::error::{ApiError, Subject, classify};
 use crate::limit::Limit;
@@ -42,6 +42,8 @@ pub(crate) struct Transport {
 /// One request. `subject` describes it in errors; the rest is sent.
 pub(crate) struct Call<'a> {
     pub(crate) subject: Subject<'a>,
+    /// Instead of the path of the subject.
+    path: Option<&'static str>,
     pub(crate) subresource: Option<&'a str>,
     pub(crate) query: Vec<(&'static str, String)>,
     pub(crate) content_type: &'static str,
@@ -65,8 +67,20 @@ impl<'a> Call<'a> {
         Self::new(Subject { method, api, namespace, name: None, creating: None })
     }
 
+    /// The list of API groups.
+    pub(crate) fn api_groups() -> Call<'static> {
+        const API: ApiResource = ApiResource {
+            group: "",
+            version: "v1",
+            kind: "APIGroupList",
+            plural: "apis",
+            scope: Scope::Cluster,
+        };
+        Call { path: Some("/apis"), ..Call::collection("GET", &API, None) }
+    }
+
     fn new(subject: Subject<'a>) -> Self {
-        Self { subject, subresource: None, query: Vec::new(), content_type: "", body: Vec::new() }
+        Self { path: None, subject, subresource: None, query: Vec::new(), content_type: "", body: Vec::new() }
     }
 
     /// The object to be created, for errors.
@@ -93,6 +107,9 @@ impl<'a> Call<'a> {
 
     fn path(&self) -> Result<String, ApiError> {
         let Subject { api, namespace, name, .. } = self.subject;
+        if let Some(path) = self.path {
+            return Ok(path.to_owned());
+        }
         for part in [namespace, name, self.subresource].into_iter().flatten() {
             if !is_segment(part) {
                 let message = format!("{part:?} is not a valid name");
@@ -148,7 +165,13 @@ impl Transport {
 
     /// The same client without the shared limits: a lease must be renewed however busy its holder is.
     pub(crate) fn unlimited(&self) -> Self {
-        Self { limit: None, in_flight: Arc::new(Semaphore::new(IN_FLIGHT)), ..self.clone() }
+        self.limited(None)
+    }
+
+    /// The same client with another limit instead of the shared ones.
+    pub(crate) fn limited(&self, limit: Option<Limit>) -> Self {
+        let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
+        Self { limit: limit.map(Arc::new), in_flight, ..self.clone() }
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {

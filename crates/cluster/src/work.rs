@@ -5,9 +5,12 @@
 //! finish within a grace period first. Dropping it is equivalent to a crash, and every step tolerates one. The gate
 //! records that work was dropped: its call may still be running in the driver.
 //!
+//! Every wake-up has a safety net: [`resync`] enqueues all keys from time to time, and when changes were dropped.
+//!
 //! Start at [`run_role`]. A worker reconciles its key in [`Steps`], and [`write`](mod@write) has the API writes of a step.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,9 +23,11 @@ use wharf_model::Kind;
 use wharf_model::panics::{DebugKey, catch};
 
 mod panics;
+mod resync;
 
 pub use panics::{for_each_change, propagate_panic, reconcile_or_forget, restart};
 
+pub use resync::{RESYNC_INTERVAL, resync};
 pub use steps::{StepLimit, StepOutcome, Steps};
 pub use write::WriteOutcome;
 
@@ -32,7 +37,7 @@ pub mod write;
 /// How long running work may continue after a stop.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Concurrency, timeout and retry delays of a role.
+/// Concurrency, timeout, retry delays and resync interval of a role.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkerOptions {
     /// Keys processed concurrently.
@@ -43,6 +48,8 @@ pub struct WorkerOptions {
     pub retry_start: Duration,
     /// The maximum delay.
     pub retry_max: Duration,
+    /// How often all objects are reconciled without a change; 0 is never. See [`resync`].
+    pub resync: Duration,
 }
 
 impl WorkerOptions {
@@ -53,6 +60,7 @@ impl WorkerOptions {
             timeout,
             retry_start: Duration::from_secs(1),
             retry_max: Duration::from_secs(300),
+            resync: RESYNC_INTERVAL,
         }
     }
 
@@ -279,7 +287,9 @@ pub struct EnqueueRequest<K> {
 
 /// Enqueues the keys that a store's changes affect, until the store is dropped. This also resets a key's backoff:
 /// `requests` must ignore changes that the role wrote itself to report its failures. If it panics for a change, that
-/// change is retried with backoff.
+/// change is retried with backoff. If changes were dropped, all objects of the store count as changed, and the queue's
+/// role is resynced: a key of another kind may have waited for a change of an object, and its present state does not
+/// show that it changed.
 pub async fn enqueue_changes<O: Kind, K: QueueKey>(
     store: Store<O>,
     queue: Queue<K>,
@@ -291,7 +301,14 @@ pub async fn enqueue_changes<O: Kind, K: QueueKey>(
             queue.add(key, priority);
         }
     };
-    for_each_change(queue.name(), store, enqueue, || {}).await;
+    let started = AtomicBool::new(false);
+    let resynced = || {
+        // A subscription starts with a resync. Each further one replaces dropped changes.
+        if started.swap(true, Ordering::Relaxed) {
+            queue.request_resync();
+        }
+    };
+    for_each_change(queue.name(), store, enqueue, resynced).await;
 }
 
 #[cfg(test)]

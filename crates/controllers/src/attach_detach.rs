@@ -21,15 +21,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 use wharf_cluster::indexes::{
     ATTACHMENTS_BY_NODE, ATTACHMENTS_BY_VOLUME, CLAIMS_BY_VOLUME, PODS_BY_CLAIM, PODS_BY_NODE,
     VOLUMES_BY_CLAIM, VOLUMES_BY_HANDLE, handle_key,
 };
 use wharf_cluster::work::{
-    StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes, run_role,
+    RESYNC_INTERVAL, StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes, resync,
+    run_role,
 };
-use wharf_cluster::{Backoff, Priority, Queue, Store, WatchOptions, monotonic};
+use wharf_cluster::{Backoff, Queue, Store, WatchOptions, monotonic};
 use wharf_model::{
     CSIDriver, Key, Node, PersistentVolume, PersistentVolumeClaim, Pod, UniqueVolumeName, VolumeAttachment,
 };
@@ -66,8 +66,6 @@ pub const COMPONENT: &str = "attachdetach-controller";
 const REPORT_RETRY_MAX: Duration = Duration::from_secs(30);
 /// A volume takes a few steps for each of its nodes, and each node has its own backoff.
 const STEP_LIMIT: StepLimit = StepLimit::Requeue(64);
-/// How often everything is reconciled without a change.
-const RESYNC: Duration = Duration::from_secs(600);
 
 /// Settings of the attach/detach controller.
 #[derive(Debug, Clone)]
@@ -103,6 +101,7 @@ impl Default for Settings {
             timeout: Duration::from_secs(120),
             retry_start: Duration::from_millis(500),
             retry_max: Duration::from_secs(122),
+            resync: RESYNC_INTERVAL,
         };
         Self {
             worker_options,
@@ -230,12 +229,7 @@ impl AttachDetach {
             this.driver_changed(change)
         }));
         let this = Arc::clone(self);
-        into.spawn(async move {
-            loop {
-                sleep(RESYNC).await;
-                this.enqueue_all();
-            }
-        });
+        into.spawn(resync(self.queue.clone(), self.settings.worker_options.resync, move || this.all_items()));
         let this = Arc::clone(self);
         into.spawn(async move {
             loop {
@@ -247,22 +241,19 @@ impl AttachDetach {
         });
     }
 
-    fn enqueue_all(&self) {
+    /// What a resync reconciles: every volume that is used or attached, every orphan, and every node.
+    fn all_items(&self) -> Vec<WorkItem> {
         let pods = self.pods.all();
         let nodes: BTreeSet<&str> = pods.iter().map(|pod| pod.node_name.as_str()).collect();
         let used = nodes.into_iter().filter(|node| !node.is_empty()).flat_map(|node| self.volumes_on(node));
         let attachments = self.attachments.all();
         let attached = attachments.iter().filter_map(|attachment| self.volume_of_attachment(attachment));
-        for volume in used.chain(attached).collect::<BTreeSet<_>>() {
-            self.queue.add(WorkItem::Volume(volume), Priority::Low);
-        }
-        for orphan in attachments.iter().filter_map(|attachment| self.orphan(attachment)) {
-            self.queue.add(orphan, Priority::Low);
-        }
+        let volumes: BTreeSet<_> = used.chain(attached).collect();
+        let mut items: Vec<_> = volumes.into_iter().map(WorkItem::Volume).collect();
+        items.extend(attachments.iter().filter_map(|attachment| self.orphan(attachment)));
         self.states.prune_deleted_nodes(|node| !self.attachments.find(&ATTACHMENTS_BY_NODE, node).is_empty());
-        for node in self.nodes.all() {
-            self.queue.add(WorkItem::Node(node.metadata.name.clone()), Priority::Low);
-        }
+        items.extend(self.nodes.all().iter().map(|node| WorkItem::Node(node.metadata.name.clone())));
+        items
     }
 
     /// Reconciles one work item, step by step, until there is nothing to do for it now.

@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 use wharf_cluster::indexes::{CLAIMS_BY_VOLUME, PODS_BY_CLAIM, VOLUMES_BY_CLAIM};
 use wharf_cluster::work::{
-    EnqueueRequest, StepLimit, StepOutcome, Steps, WorkOutcome, enqueue_changes, run_role,
+    EnqueueRequest, RESYNC_INTERVAL, StepLimit, StepOutcome, Steps, WorkOutcome, enqueue_changes, resync,
+    run_role,
 };
 use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions};
 use wharf_model::class::VolumeBindingMode;
@@ -50,8 +50,6 @@ pub use migration::csi_provisioner;
 pub const COMPONENT: &str = "persistentvolume-controller";
 /// A binding takes four writes and a few reads.
 const STEP_LIMIT: StepLimit = StepLimit::BackOff(64);
-/// How often every claim and volume is reconciled without a change.
-const RESYNC: Duration = Duration::from_secs(600);
 
 /// Settings of the binder.
 #[derive(Debug, Clone)]
@@ -168,7 +166,7 @@ impl Binder {
         let requests = move |change: &Change<_>| this.pod_changed(change);
         tasks.spawn(enqueue_changes(self.pods.clone(), self.queue.clone(), requests));
         let this = Arc::clone(self);
-        tasks.spawn(async move { this.resync().await });
+        tasks.spawn(resync(self.queue.clone(), RESYNC_INTERVAL, move || this.all_items()));
     }
 
     fn volume_changed(&self, change: &Change<PersistentVolume>) -> Vec<EnqueueRequest<WorkItem>> {
@@ -333,16 +331,11 @@ impl Binder {
         view
     }
 
-    async fn resync(&self) {
-        loop {
-            sleep(RESYNC).await;
-            for claim in self.claims.all() {
-                self.queue.add(WorkItem::Claim(claim.key()), Priority::Low);
-            }
-            for volume in self.volumes.all() {
-                self.queue.add(WorkItem::of(&volume), Priority::Low);
-            }
-        }
+    /// What a resync reconciles: every claim and volume.
+    fn all_items(&self) -> Vec<WorkItem> {
+        let (claims, volumes) = (self.claims.all(), self.volumes.all());
+        let claims = claims.iter().map(|claim| WorkItem::Claim(claim.key()));
+        claims.chain(volumes.iter().map(|volume| WorkItem::of(volume))).collect()
     }
 }
 

@@ -12,7 +12,9 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::task::JoinSet;
 use wharf_cluster::indexes::PODS_BY_CLAIM;
-use wharf_cluster::work::{EnqueueRequest, StepLimit, Steps, WorkOutcome, enqueue_changes, run_role};
+use wharf_cluster::work::{
+    EnqueueRequest, RESYNC_INTERVAL, StepLimit, Steps, WorkOutcome, enqueue_changes, resync, run_role,
+};
 use wharf_cluster::{ApiError, Backoff, Change, EventType, Priority, Queue, Store, WatchOptions};
 use wharf_model::names::reason::FAILED_BINDING;
 use wharf_model::{Key, Kind, PersistentVolumeClaim, Pod};
@@ -84,6 +86,10 @@ impl EphemeralController {
             users.iter().filter(|pod| needs_claims(pod)).map(|pod| enqueue(pod.key())).collect()
         };
         into.spawn(enqueue_changes(self.claims.clone(), self.queue.clone(), requests));
+        let pods = self.pods.clone();
+        into.spawn(resync(self.queue.clone(), RESYNC_INTERVAL, move || {
+            pods.all().iter().filter(|pod| needs_claims(pod)).map(|pod| pod.key()).collect()
+        }));
     }
 
     /// Reconciles one pod, claim by claim.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use wharf_cluster::work::{EnqueueRequest, WorkOutcome, enqueue_changes, run_role};
+use wharf_cluster::work::{EnqueueRequest, RESYNC_INTERVAL, WorkOutcome, enqueue_changes, resync, run_role};
 use wharf_cluster::{ApiError, Backoff, Change, EventType, Priority, Queue, Store, WatchOptions};
 use wharf_model::names::annotation::STORAGE_RESIZER;
 use wharf_model::names::reason::EXTERNAL_EXPANDING;
@@ -17,7 +17,7 @@ use wharf_model::patch::annotate;
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim};
 
 use crate::Context;
-use decide::{Step, decide, needs_check, newly_bound_claim};
+use decide::{Step, decide, needs_check, newly_bound_claim, waits_for_expansion};
 
 mod decide;
 
@@ -75,6 +75,11 @@ impl ExpandController {
             newly_bound_claim(change).map(enqueue).into_iter().collect::<Vec<_>>()
         };
         into.spawn(enqueue_changes(self.volumes.clone(), self.queue.clone(), requests));
+        let claims = self.claims.clone();
+        into.spawn(resync(self.queue.clone(), RESYNC_INTERVAL, move || {
+            let all = claims.all();
+            all.iter().filter(|claim| waits_for_expansion(claim)).map(|claim| claim.metadata.key()).collect()
+        }));
     }
 
     async fn reconcile(&self, key: &Key) -> WorkOutcome {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use wharf_cluster::indexes::PODS_BY_CLAIM;
-use wharf_cluster::work::{EnqueueRequest, WorkOutcome, enqueue_changes, run_role};
+use wharf_cluster::work::{EnqueueRequest, RESYNC_INTERVAL, WorkOutcome, enqueue_changes, resync, run_role};
 use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions};
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
@@ -122,6 +122,25 @@ impl ProtectionController {
         let this = Arc::clone(self);
         let requests = move |change: &Change<_>| this.pod_changed(change);
         into.spawn(enqueue_changes(self.pods.clone(), self.queue.clone(), requests));
+        let this = Arc::clone(self);
+        into.spawn(resync(self.queue.clone(), RESYNC_INTERVAL, move || this.all_items()));
+    }
+
+    /// What a resync reconciles: objects that lack their finalizer, and objects in deletion that have it.
+    fn all_items(&self) -> Vec<WorkItem> {
+        let (claims, volumes, classes) = (self.claims.all(), self.volumes.all(), self.classes.all());
+        let namespaces = claims.iter().filter_map(|claim| match claim_action(claim) {
+            FinalizerAction::Add => Some(WorkItem::Claim(claim.key())),
+            FinalizerAction::RemoveIfUnused => {
+                Some(WorkItem::Namespace(claim.metadata.namespace.clone().unwrap_or_default()))
+            }
+            FinalizerAction::Keep => None,
+        });
+        let volumes = volumes.iter().filter(|volume| volume_action(volume) != FinalizerAction::Keep);
+        let classes = classes.iter().filter(|class| class_action(class) != FinalizerAction::Keep);
+        let volumes = volumes.map(|volume| WorkItem::Volume(volume.metadata.name.clone()));
+        let classes = classes.map(|class| WorkItem::Class(class.metadata.name.clone()));
+        namespaces.chain(volumes).chain(classes).collect()
     }
 
     fn claim_changed(&self, change: &Change<PersistentVolumeClaim>) -> Vec<EnqueueRequest<WorkItem>> {

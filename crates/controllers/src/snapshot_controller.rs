@@ -7,7 +7,7 @@
 //! - A snapshot gets its finalizer before anything is created for it, and keeps it until that is deleted, or
 //!   retained by policy. A content is deleted only while its own snapshot is observed in deletion.
 //! - An object missing from the cache proves nothing: the API server is queried.
-//! - Every wait ends with the change it waits for. Nothing is scanned periodically.
+//! - Every wait ends with the change it waits for, or with the next resync.
 //!
 //! Rules: [`decide`] for snapshots, [`groups`] for group snapshots, [`protect`] for the finalizers of claims and
 //! contents.
@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout};
 use wharf_cluster::finalizer::FinalizerPatcher;
 use wharf_cluster::indexes::VOLUMES_BY_HANDLE;
 use wharf_cluster::{ApiError, Attempts, Queue, Store, SyncState, WatchOptions};
+use wharf_model::snapshot::names;
 use wharf_model::topology::is_accessible_from;
 use wharf_model::{
     Key, Kind, Meta, Node, PersistentVolume, PersistentVolumeClaim, VolumeSnapshot, VolumeSnapshotClass,
@@ -28,10 +29,10 @@ use wharf_model::{
 };
 
 use crate::Context;
-use groups::Groups;
+use groups::{Groups, RemovedGroups};
 use metrics::{ObjectKind, Operation};
 use wake::{BY_CLAIM, BY_CLASS, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, WorkKey, queue_entry};
-use wharf_cluster::work::{StepLimit, WorkOutcome, WorkerOptions, enqueue_changes, run_workers};
+use wharf_cluster::work::{StepLimit, WorkOutcome, WorkerOptions, enqueue_changes, resync, run_workers};
 
 mod act;
 mod decide;
@@ -127,6 +128,7 @@ struct SnapshotController {
     nodes: Option<Store<Node>>,
     /// `None` if group snapshots are disabled.
     groups: Option<Groups>,
+    removed_groups: RemovedGroups,
     /// Watched once the first group has members.
     volumes: OnceLock<Store<PersistentVolume>>,
     /// Finalizer patches of claims.
@@ -152,6 +154,7 @@ impl SnapshotController {
             contents,
             nodes: settings.distributed.then(|| cluster.store(WatchOptions::slim())),
             groups: settings.groups.then(|| Groups::new(cluster)),
+            removed_groups: RemovedGroups::default(),
             patching: FinalizerPatcher::default(),
             volumes: OnceLock::new(),
             locks: std::array::from_fn(|_| Mutex::new(())),
@@ -231,7 +234,20 @@ impl SnapshotController {
                 None => std::future::pending().await,
             }
         };
-        tokio::join!(snapshots, contents, claims, classes, groups);
+        let interval = self.settings.worker_options.resync;
+        let resync = resync(self.queue.clone(), interval, || self.all_keys());
+        tokio::join!(snapshots, contents, claims, classes, groups, resync);
+    }
+
+    /// What a resync reconciles: everything except claims without our finalizer.
+    fn all_keys(&self) -> Vec<WorkKey> {
+        let claims = self.claims.all();
+        let protected = claims.iter().filter(|claim| claim.metadata.has_finalizer(names::CLAIM_PROTECTION));
+        let mut keys: Vec<_> = protected.map(|claim| WorkKey::Claim(claim.key())).collect();
+        keys.extend(self.contents.all().iter().map(|content| WorkKey::Content(content.key())));
+        keys.extend(self.snapshots.all().iter().map(|snapshot| WorkKey::Snapshot(snapshot.key())));
+        keys.extend(self.groups.iter().flat_map(Groups::all_keys));
+        keys
     }
 
     /// The group of a snapshot, which may have waited for a restore from that snapshot to end.

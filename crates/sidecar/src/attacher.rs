@@ -30,13 +30,14 @@ use view::{AttacherConfig, AttachmentInputs, Subject, VolumeView};
 use wake::{VolumeChange, Wakeup};
 use wharf_cluster::work::{
     EnqueueRequest, StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes,
-    reconcile_or_forget, run_role,
+    reconcile_or_forget, resync, run_role,
 };
 
 mod act;
 mod decide;
 mod patches;
 mod reconcile;
+mod references;
 mod request;
 #[cfg(test)]
 mod simulation;
@@ -49,14 +50,14 @@ mod wake;
 const ROLE: &str = "attacher";
 /// The index of attachments by subject.
 const BY_SUBJECT: &str = "attacher/subject";
-/// Reference checks are collected for this long, so that one list serves many volumes.
+/// Reference checks are collected for this long, so that one request serves many volumes.
 const REFERENCE_CHECK_DELAY: Duration = Duration::from_millis(200);
+/// Between two looks whether the store has reached the version that a reference check awaits. Needs no request.
+const VERSION_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest pause after a failed write.
 const MAX_WRITE_PAUSE: Duration = Duration::from_secs(30);
 /// A volume takes a few steps for each of its attachments, and each attachment has its own backoff.
 const STEP_LIMIT: StepLimit = StepLimit::Requeue(64);
-/// How often every attachment is reconciled, even without changes.
-const RESYNC: Duration = Duration::from_secs(600);
 
 /// Settings of the attacher.
 #[derive(Debug, Clone)]
@@ -157,8 +158,8 @@ impl Attacher {
         let this = Arc::clone(self);
         let items = move |change: &Change<_>| this.node_changed(change);
         into.spawn(enqueue_changes(self.nodes.clone(), self.queue.clone(), items));
-        let this = Arc::clone(self);
-        into.spawn(async move { this.resync().await });
+        let (this, interval) = (Arc::clone(self), self.settings.worker_options.resync);
+        into.spawn(resync(self.queue.clone(), interval, move || this.all_subjects()));
         let capabilities = &self.config.capabilities;
         if capabilities.publish_unpublish_volume
             && capabilities.list_volumes
@@ -260,15 +261,15 @@ impl Attacher {
         Some(node.driver(&self.config.driver)?.node_id.clone())
     }
 
-    /// sidecars.md 1.2 "Requeue filter": everything periodically, with low priority.
-    async fn resync(&self) {
-        loop {
-            sleep(RESYNC).await;
-            for attachment in self.attachments.all().iter().filter(|attachment| self.config.owns(attachment))
-            {
-                self.queue.add(Subject::of(attachment), Priority::Low);
-            }
-        }
+    /// sidecars.md 1.2 "Requeue filter": what a resync reconciles: all attachments, and volumes in deletion.
+    fn all_subjects(&self) -> Vec<Subject> {
+        let (attachments, volumes) = (self.attachments.all(), self.volumes.all());
+        let attached = attachments.iter().filter(|attachment| self.config.owns(attachment));
+        let deleting = volumes.iter().filter(|volume| {
+            volume.metadata.is_deleting() && volume.metadata.has_finalizer(&self.config.finalizer)
+        });
+        let deleting = deleting.map(|volume| Subject::Volume(volume.metadata.name.clone()));
+        attached.map(|attachment| Subject::of(attachment)).chain(deleting).collect()
     }
 
     /// sidecars.md 1.2 "Reconcile".

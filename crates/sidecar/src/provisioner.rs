@@ -33,7 +33,7 @@ use self::view::ProvisionerConfig;
 use crate::context::Context;
 use wharf_cluster::work::{
     EnqueueRequest, StepLimit, StepOutcome, Steps, WorkOutcome, enqueue_changes, propagate_panic,
-    reconcile_or_forget, run_workers,
+    reconcile_or_forget, resync, run_workers,
 };
 
 mod act;
@@ -123,8 +123,7 @@ async fn run_term(
         stores.claims.clone(),
         stores.volumes.clone(),
         Arc::new(move || intents.volumes().iter().filter_map(|volume| intents.get(volume)).collect()),
-        config.settings.worker_options.backoff(),
-        config.settings.orphan_sweep,
+        config.settings.clone(),
     ));
     let actor = Actor {
         context: context.clone(),
@@ -271,6 +270,10 @@ fn spawn_feeds(context: &Context, stores: &Stores, journal: &Journal, queue: &Qu
             }
         }
     });
+
+    let (lookup, intents) = (stores.clone(), journal.clone());
+    let interval = stores.config.settings.worker_options.resync;
+    feeds.spawn(resync(queue.clone(), interval, move || lookup.volumes_to_resync(&intents)));
 
     // A released volume waits until its attachments are deleted.
     if let Some(attachments) = &stores.attachments {

@@ -24,7 +24,7 @@ use state::{Epoch, ResizeState, ResizeStates};
 use view::{Classes, PodUse, ResizerCapabilities, View};
 use wake::{BY_ATTRIBUTES_CLASS, work_item};
 use wharf_cluster::work::{
-    StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes, reconcile_or_forget,
+    StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes, reconcile_or_forget, resync,
     run_workers,
 };
 
@@ -188,7 +188,14 @@ impl Resizer {
             let needs_work = |key: &Key| self.claims.get(key).is_some_and(|claim| wake::needs_work(&claim));
             wake::claim_of_volume(change, driver, needs_work).map(work_item).into_iter().collect()
         });
-        tokio::join!(claims, volumes, self.feed_classes(), self.feed_pods(), self.clear_on_lease_loss());
+        let resync = resync(self.queue.clone(), self.settings.worker_options.resync, || {
+            let needs_work = |claim: &&Arc<PersistentVolumeClaim>| {
+                wake::needs_work(claim) || self.states.contains(&claim.metadata.key())
+            };
+            self.claims.all().iter().filter(needs_work).map(|claim| claim.metadata.key()).collect()
+        });
+        let (classes, pods) = (self.feed_classes(), self.feed_pods());
+        tokio::join!(claims, volumes, classes, pods, resync, self.clear_on_lease_loss());
     }
 
     async fn feed_classes(&self) {

@@ -33,7 +33,7 @@ use view::{Class, ContentKind, Object, Rules, View};
 use wake::ContentChange;
 use wharf_cluster::work::{
     EnqueueRequest, StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes,
-    reconcile_or_forget, run_role,
+    reconcile_or_forget, resync, run_role,
 };
 
 mod act;
@@ -229,6 +229,8 @@ impl Snapshotter {
             let waiting = this.contents.by_index(BY_CLASS, &change.key.name);
             this.wake(waiting.into_iter().map(Object::Snapshot))
         });
+        let (this, interval) = (Arc::clone(self), self.settings.worker_options.resync);
+        into.spawn(resync(self.queue.clone(), interval, move || this.unsettled_contents()));
         let Some(groups) = &self.groups else { return };
         self.feed(into, groups.contents.clone(), |this, change: &Change<VolumeGroupSnapshotContent>| {
             this.content_changed(ContentKind::Group, &change.key, &change.into())
@@ -238,6 +240,14 @@ impl Snapshotter {
             let waiting = groups.contents.by_index(BY_CLASS, &change.key.name);
             this.wake(waiting.into_iter().map(Object::Group))
         });
+    }
+
+    /// What a resync reconciles: the driver's contents that need work.
+    fn unsettled_contents(&self) -> Vec<ContentKey> {
+        let groups = self.groups.iter().flat_map(|groups| groups.contents.all()).map(Object::Group);
+        let objects = self.contents.all().into_iter().map(Object::Snapshot).chain(groups);
+        let unsettled = objects.filter(|object| object.driver() == self.rules.driver && !object.is_settled());
+        unsettled.map(|object| ContentKey { kind: object.kind(), name: object.meta().name.clone() }).collect()
     }
 
     fn feed<K: Kind>(

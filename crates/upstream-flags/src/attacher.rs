@@ -7,7 +7,7 @@ use wharf_sidecar::controller::Role;
 use wharf_sidecar::process::Sidecar;
 
 use super::gates::{Gate, GateSupport, disabled_gates};
-use super::{Environment, Flag, FlagError, NO_RESYNC, ParsedFlags, Support, ValueKind, common, flag};
+use super::{Environment, Flag, FlagError, ParsedFlags, RESYNC, Support, ValueKind, common, flag};
 use Support::{Ignored, Same};
 use ValueKind::{Bool, Count, Duration as Time, Number, Text};
 
@@ -22,7 +22,7 @@ pub(super) static FLAGS: [Flag; 8] = [
     flag("default-fstype", Text, "", Same("")),
     flag("reconcile-sync", Time, "1m0s", Same("")),
     flag("max-entries", Number, "0", Same("")),
-    flag("resync", Time, "10m0s", NO_RESYNC),
+    flag("resync", Time, "10m0s", RESYNC),
     flag("max-grpc-log-length", Number, "-1", Ignored("responses of the driver are not logged")),
     flag(
         "dummy",

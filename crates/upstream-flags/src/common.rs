@@ -124,7 +124,8 @@ fn listen(parsed: &ParsedFlags) -> Result<Option<Listen>, FlagError> {
     Ok(Some(Listen { address: parse_address(name, text)?, health, metrics }))
 }
 
-/// Concurrency, timeout and backoff. `workers` is the name of the program's flag for the concurrency.
+/// Concurrency, timeout, backoff and resync interval. `workers` is the name of the program's flag for the concurrency.
+/// The programs have two names for the resync interval.
 pub(super) fn worker_options(
     parsed: &ParsedFlags,
     default: WorkerOptions,
@@ -138,5 +139,6 @@ pub(super) fn worker_options(
         // Without any backoff, a failing driver would be called in a tight loop.
         retry_start: retry_start.max(Duration::from_millis(1)),
         retry_max: parsed.duration("retry-interval-max", default.retry_max).max(retry_start),
+        resync: parsed.duration("resync-period", parsed.duration("resync", default.resync)),
     })
 }

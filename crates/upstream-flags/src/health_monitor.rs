@@ -5,7 +5,7 @@ use wharf_sidecar::health_monitor::Settings;
 use wharf_sidecar::process::Sidecar;
 
 use super::gates::{Gate, GateSupport, disabled_gates};
-use super::{Environment, Flag, FlagError, NO_RESYNC, ParsedFlags, Support, ValueKind, common, flag};
+use super::{Environment, Flag, FlagError, ParsedFlags, Support, ValueKind, common, flag};
 use Support::{Ignored, Same};
 use ValueKind::{Bool, Count, Duration as Time};
 
@@ -24,7 +24,7 @@ pub(super) static FLAGS: [Flag; 8] = [
     flag("enable-node-watcher", Bool, "false", Same("only pods that use claims are cached")),
     flag("volume-list-add-interval", Time, "5m0s", Ignored("every volume is checked in each interval")),
     flag("node-list-add-interval", Time, "5m0s", Ignored("nodes are checked every `--monitor-interval`")),
-    flag("resync", Time, "10m0s", NO_RESYNC),
+    flag("resync", Time, "10m0s", Ignored("every volume is checked in each interval")),
 ];
 
 pub(super) static GATES: [Gate; 1] =

@@ -89,8 +89,9 @@ const fn flag(name: &'static str, kind: ValueKind, default: &'static str, suppor
 
 const NO_GO_RUNTIME: Support = Support::Ignored("wharf has no Go runtime");
 const REMOVED_UPSTREAM: Support = Support::Ignored("from older releases; no longer needed");
-const NO_WORKER_THREADS: Support = Support::Ignored("work is not bound to threads");
-const NO_RESYNC: Support = Support::Ignored("watches deliver every change, so there is no resync");
+const RESYNC: Support = Support::Same(
+    "every object is reconciled at this interval, shortened or extended by up to a fifth; 0 disables it; wharf's default is 10 minutes",
+);
 
 impl Program {
     /// The program that the binary was invoked as, by the file name in `argv0`.

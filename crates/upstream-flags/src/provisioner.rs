@@ -8,15 +8,9 @@ use wharf_sidecar::process::Sidecar;
 use wharf_sidecar::provisioner::{CapacitySettings, ImmediateBinding, Settings};
 
 use super::gates::{Gate, GateSupport, disabled_gates};
-use super::{
-    Environment, Flag, FlagError, NO_GO_RUNTIME, NO_WORKER_THREADS, ParsedFlags, Support, ValueKind, common,
-    flag,
-};
+use super::{Environment, Flag, FlagError, NO_GO_RUNTIME, ParsedFlags, Support, ValueKind, common, flag};
 use Support::{Ignored, Same};
 use ValueKind::{Bool, BoolOr, Count, Decimal, Duration as Time, Number, Text};
-
-const NO_CAPACITY_LIMIT: Support =
-    Ignored("capacities are written when they change, without a separate limit");
 
 pub(super) static FLAGS: [Flag; 28] = [
     flag("master", Text, "", Same("address of the API server; overrides the kubeconfig's")),
@@ -53,10 +47,20 @@ pub(super) static FLAGS: [Flag; 28] = [
             "from release 2.0; `central` is the same as `--enable-capacity`, an empty value has no effect, any other value is refused",
         ),
     ),
-    flag("cloning-protection-threads", Count, "1", NO_WORKER_THREADS),
-    flag("capacity-threads", Count, "1", NO_WORKER_THREADS),
-    flag("kube-api-capacity-qps", Decimal, "1", NO_CAPACITY_LIMIT),
-    flag("kube-api-capacity-burst", Count, "5", NO_CAPACITY_LIMIT),
+    flag(
+        "cloning-protection-threads",
+        Count,
+        "1",
+        Same("number of cloned claims processed concurrently; wharf's default is 4"),
+    ),
+    flag("capacity-threads", Count, "1", Same("number of capacities refreshed concurrently")),
+    flag(
+        "kube-api-capacity-qps",
+        Decimal,
+        "1",
+        Same("limits writes of capacities, independently of `--kube-api-qps`; 0 or less is no limit"),
+    ),
+    flag("kube-api-capacity-burst", Count, "5", Same("")),
     flag("enable-pprof", Bool, "false", NO_GO_RUNTIME),
     flag("provisioner", Text, "", Ignored("from older releases; the driver reports its name")),
 ];
@@ -96,6 +100,8 @@ pub(super) fn configure(parsed: &mut ParsedFlags, environment: &Environment) -> 
         controller_publish_readonly: parsed.is_set("controller-publish-readonly"),
         capacity: capacity(parsed, environment)?,
         immediate_binding: None,
+        cloning_protection_threads: threads(parsed, "cloning-protection-threads")
+            .unwrap_or(default.cloning_protection_threads),
         orphan_sweep: Some(parsed.duration("snapshot-orphan-sweep-interval", Duration::from_secs(300)))
             .filter(|interval| !interval.is_zero()),
     };
@@ -134,10 +140,19 @@ fn capacity(parsed: &ParsedFlags, environment: &Environment) -> Result<Option<Ca
         let error = "-enable-capacity needs POD_NAME, to find the owner of CSIStorageCapacity objects";
         return Err(FlagError(error.to_owned()));
     }
+    let (default, burst) = (CapacitySettings::default(), parsed.number("kube-api-capacity-burst"));
     Ok(Some(CapacitySettings {
         immediate_binding: parsed.is_set("capacity-for-immediate-binding"),
-        poll_interval: parsed.timeout("capacity-poll-interval", Duration::from_secs(60))?,
+        poll_interval: parsed.timeout("capacity-poll-interval", default.poll_interval)?,
         owner_level,
         pod: environment.pod_name.clone(),
+        threads: threads(parsed, "capacity-threads").unwrap_or(default.threads),
+        write_qps: parsed.decimal("kube-api-capacity-qps").unwrap_or(default.write_qps),
+        write_burst: burst.and_then(|burst| u32::try_from(burst).ok()).unwrap_or(default.write_burst),
     }))
+}
+
+/// A number of threads, at least one.
+fn threads(parsed: &ParsedFlags, name: &str) -> Option<usize> {
+    parsed.number(name).and_then(|threads| usize::try_from(threads).ok()).map(|threads| threads.max(1))
 }

@@ -6,7 +6,7 @@ use wharf_sidecar::resizer::Settings;
 
 use super::gates::{Gate, GateSupport, disabled_gates};
 use super::{
-    Environment, Flag, FlagError, NO_RESYNC, ParsedFlags, REMOVED_UPSTREAM, Support, ValueKind, common, flag,
+    Environment, Flag, FlagError, ParsedFlags, REMOVED_UPSTREAM, RESYNC, Support, ValueKind, common, flag,
 };
 use Support::Same;
 use ValueKind::{Bool, Count, Duration as Time, Text};
@@ -22,7 +22,7 @@ pub(super) static FLAGS: [Flag; 7] = [
         Same("pods are watched only once the driver refuses to expand a volume in use"),
     ),
     flag("extra-modify-metadata", Bool, "false", Same("")),
-    flag("resync-period", Time, "10m0s", NO_RESYNC),
+    flag("resync-period", Time, "10m0s", RESYNC),
     flag("csiTimeout", Time, "15s", REMOVED_UPSTREAM),
 ];
 

@@ -5,7 +5,7 @@ use wharf_sidecar::controller::Role;
 use wharf_sidecar::process::Sidecar;
 
 use super::gates::{Gate, GateSupport, disabled_gates};
-use super::{Environment, Flag, FlagError, NO_RESYNC, ParsedFlags, Support, ValueKind, common, flag};
+use super::{Environment, Flag, FlagError, ParsedFlags, RESYNC, Support, ValueKind, common, flag};
 use Support::{Ignored, Same};
 use ValueKind::{Bool, Count, Duration as Time};
 
@@ -24,7 +24,7 @@ pub(super) static FLAGS: [Flag; 6] = [
     ),
     flag("prevent-volume-mode-conversion", Bool, "true", Same("")),
     flag("retry-crd-interval-max", Time, "30s", Ignored("the controller waits until the CRDs are installed")),
-    flag("resync-period", Time, "15m0s", NO_RESYNC),
+    flag("resync-period", Time, "15m0s", RESYNC),
     flag(
         "enable-volume-group-snapshots",
         Bool,

@@ -6,7 +6,7 @@ use wharf_sidecar::process::Sidecar;
 use wharf_sidecar::snapshotter::Settings;
 
 use super::gates::{Gate, GateSupport, disabled_gates};
-use super::{Environment, Flag, FlagError, NO_RESYNC, ParsedFlags, Support, ValueKind, common, flag};
+use super::{Environment, Flag, FlagError, ParsedFlags, RESYNC, Support, ValueKind, common, flag};
 use Support::Same;
 use ValueKind::{Bool, Count, Duration as Time, Number, Text};
 
@@ -24,7 +24,7 @@ pub(super) static FLAGS: [Flag; 9] = [
     flag("timeout", Time, "1m0s", Same("")),
     flag("extra-create-metadata", Bool, "false", Same("")),
     flag("node-deployment", Bool, "false", Same("needs `NODE_NAME`, as upstream does")),
-    flag("resync-period", Time, "15m0s", NO_RESYNC),
+    flag("resync-period", Time, "15m0s", RESYNC),
 ];
 
 pub(super) static GATES: [Gate; 2] = [

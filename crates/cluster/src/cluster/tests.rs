@@ -377,3 +377,18 @@ async fn subresource_response_is_not_stored() {
     assert_eq!(body, json!({"target": {"name": "n"}}));
     assert_eq!(names(&store), ["a"]);
 }
+
+/// Requests through the limited handle wait for each other, and nothing else waits for them.
+#[tokio::test(start_paused = true)]
+async fn limited_handle_has_its_own_limit() {
+    let replies = (0..8).map(|_| Reply::Json(200, thing("a", 5, "red"))).collect();
+    let (cluster, _) = scripted(replies);
+    let limited = cluster.limited(1.0, 2);
+    let started = tokio::time::Instant::now();
+    for (handle, expected) in [(&limited, [0, 0, 1, 2]), (&cluster, [2; 4])] {
+        for seconds in expected {
+            handle.get::<Thing>(&key("a")).await.unwrap();
+            assert_eq!(started.elapsed().as_secs(), seconds);
+        }
+    }
+}

@@ -124,6 +124,16 @@ impl<K: Clone + Eq + Hash> Core<K> {
         self.later.insert((at, ticket), (key.clone(), priority));
     }
 
+    /// Enqueues a key for a resync, unless it waits for its backoff: a resync must not end that. `true` if that changed
+    /// anything.
+    pub(crate) fn add_for_resync(&mut self, key: &K, now: Instant) -> bool {
+        let in_backoff = |entry: &Entry| entry.failures > 0 && entry.later.is_some();
+        if self.entries.get(key).is_some_and(in_backoff) {
+            return false;
+        }
+        self.add(key, Priority::Low, now)
+    }
+
     /// Resets a key's failures and enqueues it now if it waits for its backoff.
     pub(crate) fn reset_backoff(&mut self, key: &K, now: Instant) {
         let Some(entry) = self.entries.get_mut(key) else { return };

@@ -47,6 +47,10 @@ pub(crate) struct Table<K> {
     lists: u64,
     /// Keys in the current list.
     listed: BTreeSet<Key>,
+    /// Objects whose newest version could not be decoded; `None` if not even the name could be read.
+    undecodable: BTreeSet<Option<Key>>,
+    /// Those in the current list.
+    listed_undecodable: BTreeSet<Option<Key>>,
 }
 
 impl<K: Kind> Table<K> {
@@ -59,6 +63,8 @@ impl<K: Kind> Table<K> {
             watched_version: None,
             lists: 0,
             listed: BTreeSet::new(),
+            undecodable: BTreeSet::new(),
+            listed_undecodable: BTreeSet::new(),
         }
     }
 
@@ -101,6 +107,7 @@ impl<K: Kind> Table<K> {
     pub(crate) fn begin_list(&mut self) {
         self.lists += 1;
         self.listed.clear();
+        self.listed_undecodable.clear();
     }
 
     /// Adds an object of the current list.
@@ -124,8 +131,25 @@ impl<K: Kind> Table<K> {
     }
 
     /// An object of the current list could not be decoded: its cached version is kept.
-    pub(crate) fn list_undecodable(&mut self, key: Key) {
-        self.listed.insert(key);
+    pub(crate) fn list_undecodable(&mut self, key: Option<Key>) {
+        self.listed.extend(key.clone());
+        self.listed_undecodable.insert(key);
+    }
+
+    /// A watch event whose object could not be decoded: its cached version is kept.
+    pub(crate) fn watched_undecodable(&mut self, key: Option<Key>) {
+        self.undecodable.insert(key);
+    }
+
+    /// Objects whose newest version could not be decoded: they may exist, and their cached version may be outdated.
+    pub(crate) fn undecodable(&self) -> impl Iterator<Item = &Option<Key>> {
+        self.undecodable.iter()
+    }
+
+    /// Whether the watch has delivered everything up to a version.
+    pub(crate) fn has_reached(&self, version: &str) -> bool {
+        let order = self.watched_version.as_deref().and_then(|watched| compare_versions(watched, version));
+        order.is_some_and(std::cmp::Ordering::is_ge)
     }
 
     /// The list is complete as of `version`: objects that are not in it are removed, unless they are newer.
@@ -143,6 +167,7 @@ impl<K: Kind> Table<K> {
         let (lists, listed) = (self.lists, std::mem::take(&mut self.listed));
         self.tombstones.retain(|key, tombstone| tombstone.list == lists && listed.contains(key));
         self.watched_version = Some(version.to_owned());
+        self.undecodable = std::mem::take(&mut self.listed_undecodable);
         gone.iter().filter_map(|key| self.remove(key)).collect()
     }
 
@@ -150,6 +175,7 @@ impl<K: Kind> Table<K> {
     pub(crate) fn clear(&mut self) -> Vec<Change<K>> {
         self.watched_version = None;
         self.tombstones.clear();
+        self.undecodable.clear();
         let keys: Vec<Key> = self.all().map(|object| object.key()).collect();
         keys.iter().filter_map(|key| self.remove(key)).collect()
     }
@@ -171,6 +197,7 @@ impl<K: Kind> Table<K> {
     /// A watch event: deleted. `version` is that of the deletion.
     pub(crate) fn watched_deletion(&mut self, key: &Key, uid: &str, version: &str) -> Option<Change<K>> {
         self.observe_version(version);
+        self.decoded(key);
         if self.tombstones.get(key).is_some_and(|tombstone| tombstone.uid == uid) {
             self.tombstones.remove(key);
         }
@@ -215,6 +242,13 @@ impl<K: Kind> Table<K> {
         self.remove(key)
     }
 
+    /// The newest version of an object was decoded, or the object is gone.
+    fn decoded(&mut self, key: &Key) {
+        if !self.undecodable.is_empty() {
+            self.undecodable.remove(&Some(key.clone()));
+        }
+    }
+
     fn put(&mut self, key: Key, object: K) -> Option<Change<K>> {
         let old = self.get(&key);
         if old.is_some_and(|old| {
@@ -222,6 +256,7 @@ impl<K: Kind> Table<K> {
         }) {
             return None;
         }
+        self.decoded(&key);
         if !object.is_cached(self.view) {
             return self.remove(&key);
         }

@@ -180,6 +180,10 @@ fn watch_line<K: Kind>(
         }
         Event::Undecodable(undecodable) => {
             report.undecodable(&undecodable);
+            store.update(|table| {
+                table.watched_undecodable(undecodable.key);
+                None
+            });
             undecodable.version
         }
         Event::Error(status) if status.code == 410 || status.reason == "Expired" => return relist(failures),
@@ -216,12 +220,10 @@ fn list_page<K: Kind>(
             Ok(object) => store.update(|table| table.list_item(object)),
             Err(undecodable) => {
                 report.undecodable(&undecodable);
-                if let Some(key) = undecodable.key {
-                    store.update(|table| {
-                        table.list_undecodable(key);
-                        None
-                    });
-                }
+                store.update(|table| {
+                    table.list_undecodable(undecodable.key);
+                    None
+                });
             }
         }
     }

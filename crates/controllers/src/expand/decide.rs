@@ -38,6 +38,12 @@ pub(super) fn needs_check(change: &Change<PersistentVolumeClaim>) -> bool {
         .is_none_or(|(old_requested, old_capacity)| requested > old_requested || capacity > old_capacity)
 }
 
+/// Whether a claim requests more than its capacity.
+pub(super) fn waits_for_expansion(claim: &PersistentVolumeClaim) -> bool {
+    let (requested, capacity) = sizes(claim);
+    claim.status.phase == ClaimPhase::Bound && requested > capacity
+}
+
 /// The claim that a volume references now and did not before.
 pub(super) fn newly_bound_claim(change: &Change<PersistentVolume>) -> Option<Key> {
     let claim = |volume: &Arc<PersistentVolume>| volume.spec.claim_ref.as_ref().map(ClaimRef::key);

@@ -139,10 +139,15 @@ impl SnapshotController {
         }
     }
 
-    /// Reads a group snapshot from the API server and, if only its content can identify it, that content.
+    /// Reads a group snapshot from the API server and, if only its content can identify it, that content. `None` if it
+    /// does not exist, or if the CRDs of group snapshots were removed.
     async fn fetch_group(&self, key: &Key, by_content: bool) -> Result<Option<GroupWithContent>, ApiError> {
         let cluster = &self.context.cluster;
-        let Some(group) = cluster.get::<VolumeGroupSnapshot>(key).await? else { return Ok(None) };
+        let read = match cluster.get::<VolumeGroupSnapshot>(key).await {
+            Err(ApiError::NotServed(_)) if self.removed_groups.are_removed(cluster).await? => None,
+            read => read?,
+        };
+        let Some(group) = read else { return Ok(None) };
         let content = match by_content {
             true => cluster.get::<VolumeGroupSnapshotContent>(&groups::content_key(&group)).await?,
             false => None,

@@ -18,10 +18,12 @@ mod act;
 pub(super) mod decide;
 mod members;
 mod mirror;
+mod removed;
 mod selector;
 pub(super) mod view;
 pub(super) mod write;
 
+pub(super) use removed::RemovedGroups;
 pub(super) use view::contains_member;
 
 /// The key of a group snapshot's content, even before the two are bound.
@@ -79,6 +81,13 @@ impl Groups {
     pub(super) fn waiting_for_claim(&self, claim: &Key) -> impl Iterator<Item = Key> {
         let waiting = self.groups.by_index(BY_NAMESPACE, claim.namespace.as_deref().unwrap_or_default());
         waiting.into_iter().map(|group| group.key())
+    }
+
+    /// What a resync reconciles.
+    pub(super) fn all_keys(&self) -> Vec<WorkKey> {
+        let (groups, contents) = (self.groups.all(), self.contents.all());
+        let contents = contents.iter().map(|content| WorkKey::GroupContent(content.key()));
+        groups.iter().map(|group| WorkKey::Group(group.key())).chain(contents).collect()
     }
 
     /// Enqueues work for changes of groups, their contents and classes.

@@ -1,6 +1,7 @@
-//! Attempts in `/debug/attempts` of objects that are deleted during a reconcile.
+//! Attempts in `/debug/attempts` of objects that are deleted during a reconcile, and resyncs.
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{Method, Request, Response};
 use kube::client::Body;
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::work::Gate;
 use wharf_cluster::{Cluster, EventRecorder};
+use wharf_model::Monotonic;
 
 use super::*;
 
@@ -42,7 +44,11 @@ fn controller(code: u16, reason: &'static str) -> SnapshotController {
         let response = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
         Ok::<_, Infallible>(response.unwrap())
     });
-    let cluster = Cluster::with_client(kube::Client::new(server, "default"));
+    with_client(kube::Client::new(server, "default"))
+}
+
+fn with_client(client: kube::Client) -> SnapshotController {
+    let cluster = Cluster::with_client(client);
     let gate = Gate::new(None, CancellationToken::new());
     let events = EventRecorder::start(&cluster, "snapshot-controller", "test");
     let context = Context { gate, events, cluster };
@@ -91,5 +97,156 @@ async fn attempts_of_deleted_objects_are_removed() {
         assert_eq!(controller.attempts.list().len(), 1, "{item:?}");
         assert_eq!(controller.reconcile(item).await, WorkOutcome::Done);
         assert_eq!(controller.attempts.list(), []);
+    }
+}
+
+/// A claim that restores the snapshot `s` of the namespace `n`, unless it is bound.
+fn restoring(version: u64, is_bound: bool) -> Value {
+    let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
+    let (volume, phase) = if is_bound { ("pv", "Bound") } else { ("", "Pending") };
+    json!({
+        "metadata": {"name": "restore", "namespace": "n", "uid": "r", "resourceVersion": version.to_string()},
+        "spec": {"dataSource": source, "dataSourceRef": source, "volumeName": volume}, "status": {"phase": phase},
+    })
+}
+
+/// A controller of a snapshot in deletion that is being restored. Each GET of the claim returns a new version of it, in
+/// which the restore has ended.
+async fn restored_while_deleting() -> SnapshotController {
+    let version = Arc::new(AtomicU64::new(1));
+    let server = tower::service_fn(move |request: Request<Body>| {
+        let version = Arc::clone(&version);
+        async move {
+            let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+            if query.contains("watch=") {
+                return std::future::pending().await;
+            }
+            let items = match path.rsplit('/').next() {
+                Some("volumesnapshots") => json!([{
+                    "metadata": {
+                        "name": "s", "namespace": "n", "uid": "u", "resourceVersion": "1",
+                        "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [names::BOUND_PROTECTION],
+                    },
+                    "spec": {"source": {"persistentVolumeClaimName": "data"}},
+                    "status": {"boundVolumeSnapshotContentName": "c", "readyToUse": true},
+                }]),
+                Some("volumesnapshotcontents") => {
+                    json!([content(&json!({"volumeHandle": "h"}), "volumeSnapshotRef")])
+                }
+                Some("persistentvolumeclaims") => json!([restoring(1, false)]),
+                _ => json!([]),
+            };
+            let body = match path.rsplit('/').next() {
+                Some("restore") => restoring(version.fetch_add(1, Ordering::Relaxed) + 1, true),
+                _ => json!({"metadata": {"resourceVersion": "1"}, "items": items}),
+            };
+            let response = Response::builder().status(200).body(Body::from(body.to_string().into_bytes()));
+            Ok::<_, Infallible>(response.unwrap())
+        }
+    });
+    let controller = with_client(kube::Client::new(server, "default"));
+    controller.wait_until_served().await;
+    controller
+}
+
+/// Finding S-L4. The bound claim no longer shows that the snapshot waited for it, so only a resync of the snapshots
+/// helps.
+#[tokio::test(start_paused = true)]
+async fn deletion_continues_after_the_change_that_ends_the_restore_was_dropped() {
+    let controller = restored_while_deleting().await;
+    let snapshot = WorkKey::Snapshot(Key::namespaced("n", "s"));
+    let feed = controller.feed();
+    tokio::pin!(feed);
+    assert!(timeout(Duration::from_millis(1), &mut feed).await.is_err());
+    while controller.queue.depth() > 0 {
+        controller.queue.next().await.unwrap().done();
+    }
+    assert_eq!(controller.reconcile(snapshot.clone()).await, WorkOutcome::Done, "waits for the restore");
+    // The feed is busy, and more changes arrive than it holds.
+    let claim = Key::namespaced("n", "restore");
+    for _ in 0..2000 {
+        controller.context.cluster.get::<PersistentVolumeClaim>(&claim).await.unwrap();
+    }
+    assert!(timeout(Duration::from_millis(1), &mut feed).await.is_err());
+    let mut woken = Vec::new();
+    while controller.queue.depth() > 0 {
+        let work = controller.queue.next().await.unwrap();
+        woken.push(work.key().clone());
+        work.done();
+    }
+    assert!(woken.contains(&snapshot), "{woken:?}");
+    let inputs = controller.snapshots.get(&Key::namespaced("n", "s")).unwrap();
+    assert!(controller.claims.get(&claim).unwrap().restore_sources().is_empty(), "{inputs:?}");
+}
+
+/// A controller of a member in deletion on a server without group snapshots of our version, with these API groups.
+/// Returns the numbers of writes.
+async fn member_without_group_kind(
+    api_groups: &'static [&'static str],
+) -> (SnapshotController, Arc<AtomicU64>) {
+    let writes = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&writes);
+    let server = tower::service_fn(move |request: Request<Body>| {
+        let counted = Arc::clone(&counted);
+        async move {
+            let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+            if query.contains("watch=") {
+                return std::future::pending().await;
+            }
+            let owner = json!({
+                "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot", "name": "g", "uid": "gu",
+            });
+            let snapshot = json!({
+                "metadata": {
+                    "name": "s", "namespace": "n", "uid": "u", "resourceVersion": "1", "ownerReferences": [owner],
+                    "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [names::IN_GROUP_PROTECTION],
+                },
+                "spec": {"source": {"volumeSnapshotContentName": "c"}},
+                "status": {"boundVolumeSnapshotContentName": "c", "readyToUse": true},
+            });
+            let list = |items: Value| (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}));
+            let (code, body) = match path.rsplit('/').next().unwrap_or_default() {
+                _ if request.method() != Method::GET => {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    (403, json!({"kind": "Status", "code": 403, "reason": "Forbidden", "message": "no"}))
+                }
+                "apis" => {
+                    let groups: Vec<_> = api_groups.iter().map(|name| json!({"name": name})).collect();
+                    (200, json!({"kind": "APIGroupList", "groups": groups}))
+                }
+                _ if path.contains("volumegroupsnapshot") => (404, json!("404 page not found")),
+                "volumesnapshots" => list(json!([snapshot])),
+                "volumesnapshotcontents" => {
+                    list(json!([content(&json!({"snapshotHandle": "h"}), "volumeSnapshotRef")]))
+                }
+                _ => list(json!([])),
+            };
+            let response = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+            Ok::<_, Infallible>(response.unwrap())
+        }
+    });
+    let controller = with_client(kube::Client::new(server, "default"));
+    controller.wait_until_served().await;
+    (controller, writes)
+}
+
+/// Finding S-L5.
+#[tokio::test(start_paused = true)]
+async fn member_of_removed_group_crds_can_be_deleted() {
+    let ago = |seconds: i64| Monotonic(wharf_cluster::monotonic().0 - seconds * 1000);
+    for (api_groups, missing_for, deletes) in [
+        (&["storage.k8s.io", "groupsnapshot.storage.k8s.io"][..], 3600, false),
+        (&["storage.k8s.io"], 10, false),
+        (&["storage.k8s.io"], 61, true),
+    ] {
+        let (controller, writes) = member_without_group_kind(api_groups).await;
+        assert!(!controller.removed_groups.observe(false, ago(missing_for)));
+        let outcome = controller.reconcile(WorkKey::Snapshot(Key::namespaced("n", "s"))).await;
+        assert_eq!(outcome, WorkOutcome::Retry);
+        assert_eq!(
+            writes.load(Ordering::Relaxed) > 0,
+            deletes,
+            "{api_groups:?}, missing for {missing_for} s"
+        );
     }
 }

@@ -4,16 +4,17 @@
 use std::collections::BTreeMap;
 
 use tonic::Status;
-use wharf_cluster::{Priority, WatchOptions, now};
+use wharf_cluster::{Priority, now};
 use wharf_csi::v1::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 use wharf_model::patch::Patch;
 use wharf_model::{PersistentVolume, SecretRef, VolumeAttachment};
 
 use super::decide::AttachStep;
+use super::references::{ReferenceCheck, ReferenceChecker};
 use super::view::{
     AttachOperation, AttachState, AttachmentInputs, AttemptError, Published, RetryPace, Subject, VolumeView,
 };
-use super::{Attacher, REFERENCE_CHECK_DELAY, ROLE};
+use super::{Attacher, REFERENCE_CHECK_DELAY, ROLE, VERSION_POLL_INTERVAL};
 use crate::driver::redacted_status_text;
 use crate::secret::{self, SecretError};
 use wharf_cluster::work::{self, StepOutcome, WorkOutcome, WriteOutcome};
@@ -81,39 +82,45 @@ impl Attacher {
         })
     }
 
-    /// Lists all attachments once, for all volumes that wait for a reference check.
+    /// Checks all volumes that wait for a reference check, with one request.
     pub(super) async fn check_references(&self) -> WorkOutcome {
+        let (cluster, driver) = (&self.context.cluster, self.config.driver.as_str());
+        let checker = ReferenceChecker { cluster, attachments: &self.attachments, driver };
         // They stay requested until they were made: a panic must not lose them.
-        let checks = self.states.checks();
-        if checks.is_empty() {
-            return WorkOutcome::Done;
-        }
-        let failed = match self.context.cluster.list::<VolumeAttachment>(&WatchOptions::default()).await {
-            Ok(listed) if listed.undecodable.is_empty() => {
-                let name =
-                    |attachment: &VolumeAttachment| attachment.spec.source.persistent_volume_name.clone();
-                let referenced: std::collections::BTreeSet<_> =
-                    listed.items.iter().filter_map(name).collect();
-                self.states.remove_checks(&checks);
-                for (volume, uid) in checks {
-                    if !referenced.contains(&volume) {
-                        let subject = Subject::Volume(volume);
-                        self.states.set_unreferenced(&subject, uid);
-                        self.queue.add(subject, Priority::Normal);
-                    }
-                }
-                return WorkOutcome::Done;
-            }
-            Ok(listed) => format!("failed to decode {} VolumeAttachments", listed.undecodable.len()),
-            Err(error) => error.to_string(),
+        let checked = match self.states.awaited_version() {
+            Some(awaited) => checker.proceed(awaited).await,
+            None => match self.states.checks() {
+                checks if checks.is_empty() => return WorkOutcome::Done,
+                checks => checker.start(checks).await,
+            },
         };
-        let error = failed;
-        tracing::warn!(
-            volumes = checks.len(),
-            error,
-            "failed to check whether volumes are attached; leaving their finalizers"
-        );
-        WorkOutcome::Retry
+        match checked {
+            Ok(ReferenceCheck::Done { checked, unreferenced }) => {
+                self.states.remove_checks(&checked);
+                for (volume, uid) in unreferenced {
+                    let subject = Subject::Volume(volume);
+                    self.states.set_unreferenced(&subject, uid);
+                    self.queue.add(subject, Priority::Normal);
+                }
+                match self.states.checks().is_empty() {
+                    true => WorkOutcome::Done,
+                    false => WorkOutcome::RetryAfter(REFERENCE_CHECK_DELAY),
+                }
+            }
+            Ok(ReferenceCheck::Await(awaited)) => {
+                self.states.await_version(awaited);
+                WorkOutcome::RetryAfter(VERSION_POLL_INTERVAL)
+            }
+            Err(error) => {
+                let volumes = self.states.checks().len();
+                tracing::warn!(
+                    volumes,
+                    %error,
+                    "failed to check whether volumes are attached; leaving their finalizers"
+                );
+                WorkOutcome::Retry
+            }
+        }
     }
 }
 

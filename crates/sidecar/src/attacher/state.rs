@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use wharf_model::VolumeAttachment;
 
+use super::references::{AwaitedVersion, DeletedVolumes};
 use super::view::{AttachState, Subject};
 
 /// The state of all volumes.
@@ -18,7 +19,9 @@ pub(super) struct AttachStates {
 struct Inner {
     volumes: HashMap<Subject, VolumeState>,
     /// Volumes, by name and UID, that wait for a reference check.
-    checks: BTreeMap<String, String>,
+    checks: DeletedVolumes,
+    /// The check that waits for the store, if there is one.
+    awaited_version: Option<AwaitedVersion>,
 }
 
 /// The state of one volume.
@@ -107,13 +110,25 @@ impl AttachStates {
     }
 
     /// All requested reference checks: volumes and their UIDs.
-    pub(super) fn checks(&self) -> BTreeMap<String, String> {
+    pub(super) fn checks(&self) -> DeletedVolumes {
         self.lock().checks.clone()
     }
 
+    /// The check that waits until the store has reached a version.
+    pub(super) fn awaited_version(&self) -> Option<AwaitedVersion> {
+        self.lock().awaited_version.clone()
+    }
+
+    /// Records a check that waits until the store has reached a version.
+    pub(super) fn await_version(&self, awaited: AwaitedVersion) {
+        self.lock().awaited_version = Some(awaited);
+    }
+
     /// Removes reference checks that were made.
-    pub(super) fn remove_checks(&self, made: &BTreeMap<String, String>) {
-        self.lock().checks.retain(|volume, uid| made.get(volume) != Some(uid));
+    pub(super) fn remove_checks(&self, made: &DeletedVolumes) {
+        let mut inner = self.lock();
+        inner.awaited_version = None;
+        inner.checks.retain(|volume, uid| made.get(volume) != Some(uid));
     }
 }
 

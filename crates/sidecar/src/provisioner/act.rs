@@ -222,8 +222,7 @@ impl Actor {
         let (Some(node), Some(class)) = (&self.config.node, &inputs.class) else {
             return StepOutcome::DONE;
         };
-        let timeout = self.config.settings.worker_options.timeout;
-        match competition::compete(&self.context, timeout, claim, class, node).await {
+        match competition::compete(&self.context, &self.config, claim, class, node).await {
             Ok(CompeteOutcome::Won) => StepOutcome::Continue,
             // The watch reports the change and wakes the claim. An immediate retry would read the same stale claim.
             Ok(CompeteOutcome::Conflict) => StepOutcome::RETRY,

@@ -5,6 +5,8 @@
 //! - An object is refreshed when volumes are created, deleted or expanded, when provisioning fails, and when a node
 //!   or a class appears. GetCapacity is also polled at intervals.
 //! - Many changes in a short time cost one call: at most one GetCapacity per second for an object.
+//! - Few objects are refreshed concurrently, and writes have a limit of their own. Changes that happen while an object
+//!   waits for its turn are combined. An object whose capacity is unchanged is not written.
 //!
 //! [`view`] computes the desired objects, [`decide`] has the rules for one object, [`act`] the requests.
 
@@ -16,7 +18,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
-use wharf_cluster::{ApiError, Change, Priority, Queue, StoreEvent, jitter};
+use wharf_cluster::{ApiError, Change, Cluster, Priority, Queue, StoreEvent, jitter};
 use wharf_model::{CSIStorageCapacity, Key, Kind, PersistentVolume};
 
 use self::act::{CapacityApi, CapacityError};
@@ -39,8 +41,6 @@ const ROLE: &str = "capacity";
 const DEBOUNCE: Duration = Duration::from_millis(200);
 /// Minimum time between calls for one object because of changed volumes.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// Concurrent workers: few, since the scheduler can wait and claims cannot.
-const WORKERS: usize = 4;
 /// An object takes a few steps. Duplicates are rare.
 const STEP_LIMIT: StepLimit = StepLimit::BackOff(64);
 
@@ -102,9 +102,12 @@ pub(crate) async fn run(
 #[derive(Clone)]
 struct Controller {
     context: Context,
+    /// Sends the writes, with their limit.
+    writer: Cluster,
     worker_options: WorkerOptions,
     immediate: bool,
     poll: Duration,
+    threads: usize,
     api: Arc<CapacityApi>,
     stores: Stores,
     queue: Queue<Subject>,
@@ -147,10 +150,12 @@ impl Controller {
         Some(Self {
             queue: Queue::new("csistoragecapacity", backoff, context.cluster.metrics()),
             metrics: context.metrics.get_or_register(CapacityMetrics::register),
+            writer: context.cluster.limited(settings.write_qps, settings.write_burst),
             context,
             worker_options,
             immediate: settings.immediate_binding,
             poll: settings.poll_interval,
+            threads: settings.threads,
             api: Arc::new(api),
             stores,
             state: Arc::default(),
@@ -158,7 +163,7 @@ impl Controller {
     }
 
     async fn run(&self, pending: CapacityHandle) {
-        let worked = run_workers(&self.queue, &self.context.gate, WORKERS, |subject| {
+        let worked = run_workers(&self.queue, &self.context.gate, self.threads, |subject| {
             let controller = self.clone();
             async move { controller.reconcile(&subject).await }
         });
@@ -290,13 +295,13 @@ impl Controller {
     /// would be written again and again.
     async fn create(&self, subject: &Subject, capacity: Capacity) -> Result<Next, CapacityError> {
         let Subject::Item(item) = subject else { return Ok(Next::Stop) };
-        self.api.create(&self.context.cluster, item, capacity).await?;
+        self.api.create(&self.writer, item, capacity).await?;
         tracing::info!(key = subject.text(), bytes = capacity.available, "created CSIStorageCapacity");
         Ok(Next::WaitForPoll)
     }
 
     async fn update(&self, object: &CSIStorageCapacity, capacity: Capacity) -> Result<Next, CapacityError> {
-        match self.api.update(&self.context.cluster, object, capacity).await {
+        match self.api.update(&self.writer, object, capacity).await {
             Ok(()) => {
                 tracing::debug!(
                     key = Subject::of(object).text(),
@@ -312,7 +317,7 @@ impl Controller {
     }
 
     async fn delete(&self, object: &CSIStorageCapacity) -> Result<Next, CapacityError> {
-        match self.api.delete(&self.context.cluster, object).await {
+        match self.api.delete(&self.writer, object).await {
             Ok(()) => {
                 tracing::info!(key = Subject::of(object).text(), name = %object.key(), "deleted CSIStorageCapacity");
                 Ok(Next::Continue(None))
@@ -403,6 +408,40 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::driver::{Capabilities, Driver, DriverInfo};
+    use crate::provisioner::testing::context;
+
+    /// Finding S-M4. The objects of a class that was deleted are all deleted at once, without a call to the driver.
+    #[tokio::test(start_paused = true)]
+    async fn capacity_writes_are_limited() {
+        let writes = Arc::<Mutex<Vec<u64>>>::default();
+        let (record, started) = (Arc::clone(&writes), Instant::now());
+        let context = context(move |method, path, _| {
+            let object = |index: u32| {
+                json!({
+                    "metadata": {"name": format!("c{index}"), "namespace": "ns", "uid": "u", "resourceVersion": "1"},
+                    "storageClassName": format!("gone-{index}"), "nodeTopology": {}, "capacity": "1Gi",
+                })
+            };
+            let items: Vec<_> = match path.ends_with("/csistoragecapacities") {
+                true => (0..8).map(object).collect(),
+                false => Vec::new(),
+            };
+            if method == "DELETE" {
+                record.lock().unwrap().push(started.elapsed().as_secs());
+            }
+            (200, json!({"kind": "Status", "metadata": {"resourceVersion": "1"}, "items": items}))
+        });
+        let capabilities = Capabilities { get_capacity: true, ..Capabilities::default() };
+        let driver = DriverInfo { name: "d.test".into(), capabilities, ..DriverInfo::default() };
+        let context = Context { driver: Driver::unreachable(driver), node: None, ..context };
+        let settings = CapacitySettings::default();
+        let options = WorkerOptions::with_timeout(Duration::from_secs(10));
+        let controller = Controller::start(context, options, &settings).await.unwrap();
+        let run = controller.run(CapacityHandle::default());
+        assert!(tokio::time::timeout(Duration::from_millis(3500), run).await.is_err());
+        assert_eq!(*writes.lock().unwrap(), [0, 0, 0, 0, 0, 1, 2, 3]);
+    }
 
     #[test]
     fn refresh_is_debounced_and_rate_limited() {

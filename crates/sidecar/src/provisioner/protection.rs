@@ -21,15 +21,16 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use tokio::time::sleep;
-use wharf_cluster::{ApiError, Backoff, Cluster, Priority, Queue, Store, WatchOptions, finalizer};
+use wharf_cluster::{ApiError, Cluster, Priority, Queue, Store, WatchOptions, finalizer};
 use wharf_model::names::finalizer::{CLONING_PROTECTION, SNAPSHOT_SOURCE_PROTECTION};
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeSnapshot};
 
 use self::decide::{CloneView, HeldBy, SnapshotView, Step};
+use super::Settings;
 use super::intent::Intent;
 use super::source::{Source, SourceRef, fetch_content};
 use crate::context::Context;
-use wharf_cluster::work::{WorkOutcome, enqueue_changes, run_workers};
+use wharf_cluster::work::{WorkOutcome, enqueue_changes, resync, run_workers};
 
 mod decide;
 mod wake;
@@ -43,8 +44,8 @@ const INTENT_RECHECK: Duration = Duration::from_secs(5);
 /// A source held by a claim is woken when the claim changes. A watch may skip changes under heavy load, so it is also
 /// checked at this interval.
 const CLAIM_RECHECK: Duration = Duration::from_secs(60);
-/// Concurrent workers for each kind.
-const WORKERS: usize = 4;
+/// Restored snapshots whose protection is checked concurrently.
+const SNAPSHOT_WORKERS: usize = 4;
 const ROLE: &str = "provisioner";
 
 /// Protects a source before a volume is created from it.
@@ -93,9 +94,10 @@ pub(crate) async fn run(
     claims: Store<PersistentVolumeClaim>,
     volumes: Store<PersistentVolume>,
     intents: Intents,
-    backoff: Backoff,
-    sweep_every: Option<Duration>,
+    settings: Settings,
 ) {
+    let Settings { worker_options, orphan_sweep, cloning_protection_threads, .. } = settings;
+    let backoff = worker_options.backoff();
     let metrics = context.cluster.metrics();
     let cloned: Queue<Key> = Queue::new("clonesources", backoff, metrics);
     let restored: Queue<Key> = Queue::new("snapshotsources", backoff, metrics);
@@ -104,20 +106,32 @@ pub(crate) async fn run(
         let claims = claims.clone();
         move |change| wake::clone_sources_released_by(change, |key| claims.get(key))
     });
-    let clones = run_workers(&cloned, &context.gate, WORKERS, |key| sources.clone().reconcile_claim(key));
+    let in_deletion = {
+        let claims = claims.clone();
+        move || {
+            let all = claims.all();
+            all.iter().filter(|claim| wake::may_be_released(claim)).map(|claim| claim.key()).collect()
+        }
+    };
+    let resync = resync(cloned.clone(), worker_options.resync, in_deletion);
+    let clones = run_workers(&cloned, &context.gate, cloning_protection_threads, |key| {
+        sources.clone().reconcile_claim(key)
+    });
     let snapshots = async {
         if !context.driver.capabilities().create_delete_snapshot {
             return;
         }
         tokio::join!(
             enqueue_changes(claims.clone(), restored.clone(), wake::snapshots_released_by),
-            run_workers(&restored, &context.gate, WORKERS, |key| sources.clone().reconcile_snapshot(key)),
-            sweep(&context, &restored, sweep_every),
+            run_workers(&restored, &context.gate, SNAPSHOT_WORKERS, |key| sources
+                .clone()
+                .reconcile_snapshot(key)),
+            sweep(&context, &restored, orphan_sweep),
         );
     };
     tokio::select! {
         biased;
-        ((), (), ()) = async { tokio::join!(of_clones, clones, snapshots) } => {}
+        ((), (), (), ()) = async { tokio::join!(of_clones, clones, snapshots, resync) } => {}
         () = context.gate.wait_stopped() => {}
     }
 }

@@ -51,17 +51,10 @@ pub(crate) fn build_intent(request: CreateRequest<'_>, now: Time) -> Result<Inte
         parameters.insert(key::CLAIM_NAMESPACE.to_owned(), namespace.clone());
         parameters.insert(key::VOLUME_NAME.to_owned(), volume.to_owned());
     }
-    let modes =
-        access::individual_modes(&claim.spec.access_modes, config.capabilities.single_node_multi_writer)?;
-    let mount = match claim.volume_mode() {
-        VolumeMode::Block => None,
-        VolumeMode::Filesystem | VolumeMode::Unknown => Some((fs_type.clone(), class.mount_options.clone())),
-    };
-    let capability = |mode: access::CsiAccessMode| Capability { mode: mode.into(), mount: mount.clone() };
     let secret = secrets.resolve(SecretPurpose::Provisioner, volume, Some(&claim.metadata))?;
     let request = Request {
         required_bytes: claim.requested_storage().map_or(0, wharf_model::Quantity::bytes),
-        capabilities: modes.into_iter().map(capability).collect(),
+        capabilities: capabilities(config, claim, class, &fs_type)?,
         parameters,
         mutable_parameters: attributes.map(|class| class.parameters.clone()).unwrap_or_default(),
         topology: topology
@@ -85,6 +78,43 @@ pub(crate) fn build_intent(request: CreateRequest<'_>, now: Time) -> Result<Inte
         written: now.0,
         request,
         template,
+    })
+}
+
+/// The capabilities that the claim's volume must have.
+fn capabilities(
+    config: &ProvisionerConfig,
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    fs_type: &str,
+) -> Result<Vec<Capability>, AccessError> {
+    let modes =
+        access::individual_modes(&claim.spec.access_modes, config.capabilities.single_node_multi_writer)?;
+    let mount = match claim.volume_mode() {
+        VolumeMode::Block => None,
+        VolumeMode::Filesystem | VolumeMode::Unknown => {
+            Some((fs_type.to_owned(), class.mount_options.clone()))
+        }
+    };
+    let capability = |mode: access::CsiAccessMode| Capability { mode: mode.into(), mount: mount.clone() };
+    Ok(modes.into_iter().map(capability).collect())
+}
+
+/// Builds the GetCapacity request for the claim's volume on one node. sidecars.md 1.1 "Node deployment".
+pub(crate) fn capacity_request(
+    config: &ProvisionerConfig,
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    topology: &Segments,
+) -> Result<v1::GetCapacityRequest, RequestError> {
+    let Parameters { driver: parameters, fs_type, .. } = Parameters::parse(&class.parameters)?;
+    let fs_type = fs_type.as_deref().unwrap_or(&config.settings.default_fstype);
+    let capabilities = capabilities(config, claim, class, fs_type)?;
+    Ok(v1::GetCapacityRequest {
+        volume_capabilities: capabilities.iter().map(capability).collect(),
+        parameters: parameters.into_iter().collect(),
+        accessible_topology: (!topology.is_empty())
+            .then(|| v1::Topology { segments: topology.clone().into_iter().collect() }),
     })
 }
 

@@ -31,6 +31,8 @@ pub struct Settings {
     pub immediate_binding: Option<ImmediateBinding>,
     /// How often to search for snapshots whose protection finalizer was left behind. `None`: never.
     pub orphan_sweep: Option<Duration>,
+    /// Cloned claims whose protection is checked concurrently.
+    pub cloning_protection_threads: usize,
 }
 
 /// How CSIStorageCapacity objects are published.
@@ -44,6 +46,27 @@ pub struct CapacitySettings {
     pub owner_level: i32,
     /// The name of the sidecar's pod, to find the owner.
     pub pod: Option<String>,
+    /// Objects refreshed concurrently.
+    pub threads: usize,
+    /// Writes of objects per second. A rate that is not positive is no limit.
+    pub write_qps: f32,
+    /// Writes of objects that may exceed the rate.
+    pub write_burst: u32,
+}
+
+impl Default for CapacitySettings {
+    /// Upstream's, without an owner.
+    fn default() -> Self {
+        Self {
+            immediate_binding: false,
+            poll_interval: Duration::from_secs(60),
+            owner_level: -1,
+            pod: None,
+            threads: 1,
+            write_qps: 1.0,
+            write_burst: 5,
+        }
+    }
 }
 
 /// How nodes compete for a claim with immediate binding.
@@ -69,6 +92,7 @@ impl Default for Settings {
             capacity: None,
             immediate_binding: None,
             orphan_sweep: Some(Duration::from_secs(300)),
+            cloning_protection_threads: 4,
         }
     }
 }

@@ -126,6 +126,16 @@ impl Stores {
         self.claims.by_index(BY_DRIVER, &self.config.driver)
     }
 
+    /// What a resync reconciles: the names of pending claims' volumes, of intents' volumes, and of this driver's volumes.
+    pub(crate) fn volumes_to_resync(&self, journal: &Journal) -> Vec<String> {
+        let pending = self.pending_claims();
+        let pending = pending.iter().filter_map(|claim| self.volume_name_for(claim));
+        let volumes = self.volumes.all();
+        let relevant = volumes.iter().filter(|volume| self.is_relevant(volume, journal));
+        let existing = relevant.map(|volume| volume.metadata.name.clone());
+        pending.chain(journal.volumes()).chain(existing).collect()
+    }
+
     /// The current inputs for deciding about a volume.
     pub(crate) fn inputs(&self, volume: &str, journal: &Journal, states: &ProvisionStates) -> Inputs {
         let state = states.get(volume);

@@ -68,12 +68,7 @@ fn sidecar(program: &str, args: &[&str], pod: &str) -> Result<Sidecar, String> {
     let mut snapshotting = snapshotter::Settings::default();
     let mut monitoring = health_monitor::Settings::default();
     // The defaults of the flags, except for the owner, which would be a pod.
-    let mut capacity = provisioner::CapacitySettings {
-        immediate_binding: false,
-        poll_interval: Duration::from_secs(60),
-        owner_level: -1,
-        pod: None,
-    };
+    let mut capacity = provisioner::CapacitySettings::default();
     let mut publish_capacity = false;
     let mut words = args.iter();
     while let Some(word) = words.next() {

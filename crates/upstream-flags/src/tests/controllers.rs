@@ -150,7 +150,7 @@ fn snapshotter_manifest_is_accepted() {
     let on_node = Environment { node_name: Some("n1".to_owned()), ..environment() };
     let (config, warnings) =
         config_in(Program::Snapshotter, "--node-deployment --resync-period=1h", &on_node);
-    assert_eq!((config.node.as_deref(), warnings.len()), (Some("n1"), 1));
+    assert_eq!((config.node.as_deref(), warnings.len()), (Some("n1"), 0));
     assert_refused(Program::Snapshotter, "--node-deployment", "NODE_NAME");
     assert_refused(Program::Snapshotter, "--node-deployment --leader-election", "mutually exclusive");
 }
@@ -296,10 +296,10 @@ fn attacher_and_resizer_manifests_are_accepted() {
     assert_eq!(resizer.worker_options.workers, 3);
     assert!(!resizer.handle_volume_inuse_error && resizer.extra_modify_metadata);
     for (program, line, warnings) in [
-        (Program::Attacher, "--resync=5m --max-grpc-log-length=10 --dummy=false --connection-timeout=15s", 4),
-        (Program::Resizer, "--csiTimeout=15s --resync-period=5m", 2),
-        (Program::Provisioner, "--cloning-protection-threads=2 --capacity-threads=2 --enable-pprof", 3),
-        (Program::Provisioner, "--kube-api-capacity-qps=2 --kube-api-capacity-burst=3 --automaxprocs", 3),
+        (Program::Attacher, "--resync=5m --max-grpc-log-length=10 --dummy=false --connection-timeout=15s", 3),
+        (Program::Resizer, "--csiTimeout=15s --resync-period=5m", 1),
+        (Program::Provisioner, "--cloning-protection-threads=2 --capacity-threads=2 --enable-pprof", 1),
+        (Program::Provisioner, "--kube-api-capacity-qps=2 --kube-api-capacity-burst=3 --automaxprocs", 1),
     ] {
         assert_eq!(config_in(program, line, &environment()).1.len(), warnings, "{line}");
     }
@@ -307,6 +307,46 @@ fn attacher_and_resizer_manifests_are_accepted() {
     assert_refused(Program::Resizer, "--worker-threads=5", "--worker-threads=5");
     assert_refused(Program::Attacher, "--workers=5", "--workers=5");
     assert_refused(Program::Attacher, "--worker-threads=-5", "is not a non-negative number");
+}
+
+/// sidecars.md 1.1 "Capacity": upstream's limits of what capacities cost.
+#[test]
+fn capacity_flags_limit_refreshes_and_writes() {
+    let in_pod = Environment { pod_name: Some("p-0".to_owned()), ..environment() };
+    let limits = |flags: &str| {
+        let (config, _) = config_in(Program::Provisioner, &format!("--enable-capacity {flags}"), &in_pod);
+        let threads = config.provisioner.cloning_protection_threads;
+        let capacity = config.provisioner.capacity.unwrap();
+        (capacity.threads, capacity.write_qps, capacity.write_burst, threads)
+    };
+    assert_eq!(limits(""), (1, 1.0, 5, 4));
+    let given = "--capacity-threads=3 --kube-api-capacity-qps=2.5 --kube-api-capacity-burst=7 \
+                 --cloning-protection-threads=2";
+    assert_eq!(limits(given), (3, 2.5, 7, 2));
+    let none = "--capacity-threads=0 --kube-api-capacity-qps=-1 --cloning-protection-threads=0";
+    assert_eq!(limits(none), (1, -1.0, 5, 1));
+}
+
+/// Upstream has two names for the flag, and 0 disables the resync.
+#[test]
+fn resync_flags_set_the_interval() {
+    for (value, expected) in [("", s(600)), ("=90s", s(90)), ("=0s", s(0))] {
+        let resync = |program, name: &str| {
+            let line = if value.is_empty() { String::new() } else { format!("--{name}{value}") };
+            let (config, warnings) = config_in(program, &line, &environment());
+            assert_eq!(warnings, Vec::<String>::new());
+            match program {
+                Program::Attacher => config.attacher.worker_options.resync,
+                Program::Resizer => config.resizer.worker_options.resync,
+                Program::Snapshotter => config.snapshotter.worker_options.resync,
+                _ => config.snapshot_controller.worker_options.resync,
+            }
+        };
+        assert_eq!(resync(Program::Attacher, "resync"), expected);
+        for program in [Program::Resizer, Program::Snapshotter, Program::SnapshotController] {
+            assert_eq!(resync(program, "resync-period"), expected, "{program:?}");
+        }
+    }
 }
 
 /// sidecars.md 1.0 "Leader election", 1.4 "CRDs": the snapshot controller's manifest.
@@ -328,7 +368,7 @@ fn snapshot_controller_manifest_is_accepted() {
     assert!(!settings.prevent_volume_mode_conversion && !settings.groups && settings.distributed);
     assert_eq!((settings.worker_options.workers, settings.worker_options.retry_start), (3, s(2)));
     let (_, warnings) = config_in(program, "--retry-crd-interval-max=1m --resync-period=1m", &environment());
-    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert_refused(program, "--csi-address=/csi/csi.sock", "unknown flag");
     assert_refused(program, "--feature-gates=Nonsense=true", "unknown gate");
 }

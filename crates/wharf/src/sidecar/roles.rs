@@ -318,6 +318,7 @@ impl WorkerArgs {
             timeout: self.timeout.unwrap_or(default.timeout),
             retry_start: self.retry_interval_start,
             retry_max: self.retry_interval_max,
+            ..default
         }
     }
 }
@@ -354,6 +355,7 @@ impl VolumeArgs {
                 poll_interval: self.capacity_poll_interval,
                 owner_level: self.capacity_ownerref_level,
                 pod: environment.pod_name.clone(),
+                ..CapacitySettings::default()
             }),
             immediate_binding: own_node.filter(|node| node.node_deployment_immediate_binding).map(|node| {
                 ImmediateBinding {
@@ -362,6 +364,7 @@ impl VolumeArgs {
                 }
             }),
             orphan_sweep: default.orphan_sweep,
+            cloning_protection_threads: default.cloning_protection_threads,
         })
     }
 

@@ -117,12 +117,8 @@ fn objects_for(info: &DriverInfo, options: &DriverOptions) -> Vec<objects::Initi
 
 /// The sidecar of a driver: the same roles as in a cluster, but without leader election, because there is one replica.
 fn sidecar_for(data_dir: &DataDir, endpoint: &Endpoint, info: &DriverInfo, node: &str) -> Sidecar {
-    let capacity = (info.capabilities.get_capacity && info.capabilities.topology).then(|| CapacitySettings {
-        immediate_binding: false,
-        poll_interval: Duration::from_secs(60),
-        owner_level: -1,
-        pod: None,
-    });
+    let capacity =
+        (info.capabilities.get_capacity && info.capabilities.topology).then(CapacitySettings::default);
     Sidecar {
         driver: Some(endpoint.clone()),
         registrar: Some(registrar::Config {

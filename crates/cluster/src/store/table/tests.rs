@@ -59,7 +59,7 @@ fn relist_removes_only_objects_older_than_the_list() {
     table.absorb(at("new", 25));
     table.begin_list();
     table.list_item(at("a", 5));
-    table.list_undecodable(key("x"));
+    table.list_undecodable(Some(key("x")));
     let changes = table.end_list("20");
     assert_eq!(changes.len(), 1);
     assert_eq!((&changes[0].key, changes[0].new.is_none()), (&key("b"), true));
@@ -71,9 +71,48 @@ fn undecodable_object_keeps_its_last_version() {
     let mut table = listed();
     table.begin_list();
     table.list_item(at("a", 5));
-    table.list_undecodable(key("b"));
+    table.list_undecodable(Some(key("b")));
     assert!(table.end_list("20").is_empty());
     assert_eq!(version(&table, "b").as_deref(), Some("6"));
+}
+
+#[test]
+fn object_is_undecodable_until_a_later_version_is_decoded_or_it_is_gone() {
+    let mut table = listed();
+    let undecodable = |table: &Table<Thing>| table.undecodable().cloned().collect::<Vec<_>>();
+    for end in 0..3 {
+        table.watched_undecodable(Some(key("b")));
+        assert_eq!(undecodable(&table), [Some(key("b"))]);
+        match end {
+            0 => drop(table.watched(at("b", 30))),
+            1 => drop(table.watched_deletion(&key("b"), "u-b", "31")),
+            _ => {
+                table.begin_list();
+                table.list_undecodable(None);
+                table.end_list("40");
+            }
+        }
+        assert_eq!(undecodable(&table), if end == 2 { vec![None] } else { vec![] }, "{end}");
+    }
+}
+
+#[test]
+fn store_reaches_versions_by_lists_events_and_bookmarks() {
+    let mut table = listed();
+    let versions = ["10", "14", "15", "20"];
+    let reached = |table: &Table<Thing>| versions.map(|version| table.has_reached(version));
+    assert_eq!(reached(&table), [true, false, false, false]);
+    // The response to a request proves nothing about other objects.
+    table.absorb(at("c", 20));
+    assert_eq!(reached(&table), [true, false, false, false]);
+    table.watched(at("a", 14));
+    assert_eq!(reached(&table), [true, true, false, false]);
+    table.observe_version("15");
+    assert_eq!(reached(&table), [true, true, true, false]);
+    table.begin_list();
+    assert_eq!(reached(&table), [true, true, true, false]);
+    table.end_list("20");
+    assert_eq!(reached(&table), [true; 4]);
 }
 
 #[test]

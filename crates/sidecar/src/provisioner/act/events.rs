@@ -84,11 +84,9 @@ impl<'a> EventTarget<'a> {
                 reason::PROVISIONING_SUCCEEDED,
                 format!("Successfully provisioned volume {}", self.volume),
             ),
-            EventRecord::Failed(error) => (
-                EventType::Warning,
-                reason::PROVISIONING_FAILED,
-                format!("failed to provision volume with StorageClass \"{}\": {error}", self.class),
-            ),
+            EventRecord::Failed(error) => {
+                (EventType::Warning, reason::PROVISIONING_FAILED, (*error).to_owned())
+            }
             EventRecord::LeftToPopulator => (
                 EventType::Normal,
                 reason::PROVISIONING,
@@ -109,7 +107,9 @@ impl<'a> EventTarget<'a> {
 pub(super) fn error_text(status: &Status, class: ErrorClass, secrets: &BTreeMap<String, String>) -> String {
     let text = redacted_status_text(status, secrets);
     match class {
-        ErrorClass::Infeasible => format!("{text}. Retries will be delayed"),
+        ErrorClass::Infeasible => {
+            format!("Volume provisioning failed with infeasible error. Retries will be delayed. {text}")
+        }
         ErrorClass::StillRunning | ErrorClass::Final => text,
     }
 }
@@ -140,8 +140,7 @@ mod tests {
             assert_eq!(recorded(EventRecord::Provisioning), event(normal, "Provisioning", provisioning));
             let created = "Successfully provisioned volume pvc-u1";
             assert_eq!(recorded(EventRecord::Provisioned), event(normal, "ProvisioningSucceeded", created));
-            let failed = "failed to provision volume with StorageClass \"fast\": no";
-            assert_eq!(recorded(EventRecord::Failed("no")), event(warning, "ProvisioningFailed", failed));
+            assert_eq!(recorded(EventRecord::Failed("no")), event(warning, "ProvisioningFailed", "no"));
             let left = "Assuming an external populator will provision the volume";
             assert_eq!(recorded(EventRecord::LeftToPopulator), event(normal, "Provisioning", left));
         }
@@ -155,7 +154,8 @@ mod tests {
         let quoted = "rpc error: code = InvalidArgument desc = no such pool for ***";
         assert_eq!(error_text(&status, ErrorClass::Final, &secrets), quoted);
         assert_eq!(error_text(&status, ErrorClass::StillRunning, &secrets), quoted);
-        let delayed = format!("{quoted}. Retries will be delayed");
+        let delayed = "Volume provisioning failed with infeasible error. Retries will be delayed. ";
+        let delayed = format!("{delayed}{quoted}");
         assert_eq!(error_text(&status, ErrorClass::Infeasible, &secrets), delayed);
     }
 

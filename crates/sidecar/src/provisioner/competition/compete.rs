@@ -1,19 +1,16 @@
 //! Competes for a claim without a selected node: checks the driver's capacity, then writes the annotation. A claim
 //! that changed since it was cached is never overwritten; it is decided again.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
 use serde_json::json;
 use wharf_cluster::ApiError;
+use wharf_csi::DeadlineChannel;
 use wharf_csi::v1::controller_client::ControllerClient;
-use wharf_csi::{DeadlineChannel, v1};
 use wharf_model::names::annotation;
-use wharf_model::parameters::Parameters;
-use wharf_model::topology::Segments;
 use wharf_model::{Key, Kind, PersistentVolumeClaim, StorageClass};
 
 use crate::context::{Context, LocalNode};
+use crate::provisioner::request::capacity_request;
+use crate::provisioner::view::ProvisionerConfig;
 
 /// The result of competing for a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,12 +35,12 @@ pub(crate) struct CompeteError {
 /// Selects this node for a claim, if the driver has capacity for it here.
 pub(crate) async fn compete(
     context: &Context,
-    timeout: Duration,
+    config: &ProvisionerConfig,
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
     node: &LocalNode,
 ) -> Result<CompeteOutcome, CompeteError> {
-    if !has_capacity(context, timeout, claim, class, &node.topology).await {
+    if !has_capacity(context, config, claim, class, node).await {
         return Ok(CompeteOutcome::NoCapacity);
     }
     let key = claim.key();
@@ -70,27 +67,19 @@ pub(crate) async fn compete(
 /// CreateVolume fails and the error is reported.
 async fn has_capacity(
     context: &Context,
-    timeout: Duration,
+    config: &ProvisionerConfig,
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
-    topology: &Segments,
+    node: &LocalNode,
 ) -> bool {
     let required = claim.requested_storage().map_or(0, |size| size.bytes());
     if required == 0 || !context.driver.capabilities().get_capacity {
         return true;
     }
-    let parameters: BTreeMap<String, String> = match Parameters::parse(&class.parameters) {
-        Ok(parameters) => parameters.driver,
-        Err(_) => return true,
-    };
-    let request = v1::GetCapacityRequest {
-        parameters: parameters.into_iter().collect(),
-        accessible_topology: (!topology.is_empty())
-            .then(|| v1::Topology { segments: topology.clone().into_iter().collect() }),
-        ..Default::default()
-    };
+    let Ok(request) = capacity_request(config, claim, class, &node.topology) else { return true };
     let call =
         |mut client: ControllerClient<DeadlineChannel>| async move { client.get_capacity(request).await };
+    let timeout = config.settings.worker_options.timeout;
     match context.driver.controller("GetCapacity", timeout, call).await {
         Ok(response) => required <= response.available_capacity,
         Err(status) => {

@@ -65,10 +65,13 @@ pub(super) fn clone_sources_released_by(
         SourceRef::Claim(key) => known(&key),
         _ => None,
     });
-    let ends = |claim: &Arc<PersistentVolumeClaim>| {
-        claim.metadata.is_deleting() && claim.metadata.has_finalizer(CLONING_PROTECTION)
-    };
-    change.new.clone().into_iter().chain(cloned).filter(ends).map(|claim| work_item(claim.key())).collect()
+    let released = change.new.clone().into_iter().chain(cloned).filter(|claim| may_be_released(claim));
+    released.map(|claim| work_item(claim.key())).collect()
+}
+
+/// Whether a claim is in deletion and still has the finalizer of a clone's source.
+pub(super) fn may_be_released(claim: &PersistentVolumeClaim) -> bool {
+    claim.metadata.is_deleting() && claim.metadata.has_finalizer(CLONING_PROTECTION)
 }
 
 /// The snapshots whose protection may end with a change. The sweep handles missed changes.

@@ -195,3 +195,26 @@ fn response_is_read_and_needs_volume_id() {
     assert_eq!(created_volume(response(Some(nameless))), None);
     assert_eq!(created_volume(response(None)), None);
 }
+
+/// Finding S-L8. sidecars.md 1.1 "Node deployment": a driver may have capacity for some kinds of volumes only.
+#[test]
+fn bid_asks_for_capacity_of_the_claims_volume() {
+    let (config, class) =
+        (config(), class(json!({"parameters": {"pool": "p"}, "mountOptions": ["noatime"]})));
+    let topology: Segments = [("zone".to_owned(), "a".to_owned())].into();
+    for mode in ["Filesystem", "Block"] {
+        let claim = claim(json!({"spec": {"volumeMode": mode, "accessModes": ["ReadWriteMany"]}}));
+        let request = capacity_request(&config, &claim, &class, &topology).unwrap();
+        let created = create_volume_request(&intent_of(&config, &claim, &class), BTreeMap::new());
+        assert_eq!(request.volume_capabilities, created.volume_capabilities, "{mode}");
+        assert_eq!(request.volume_capabilities.len(), 1, "{mode}");
+        assert_eq!(request.parameters, created.parameters);
+        let segments = request.accessible_topology.unwrap().segments;
+        assert_eq!(segments, [("zone".to_owned(), "a".to_owned())].into());
+    }
+    let claim = claim(json!({}));
+    assert_eq!(
+        capacity_request(&config, &claim, &class, &Segments::new()).unwrap().accessible_topology,
+        None
+    );
+}

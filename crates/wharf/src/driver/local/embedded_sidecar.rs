@@ -79,11 +79,10 @@ impl EmbeddedSidecarArgs {
             node: Some(node_id.to_owned()),
             provisioner: provisioner::Settings {
                 capacity: Some(CapacitySettings {
-                    immediate_binding: false,
-                    poll_interval: Duration::from_secs(60),
                     // Owned by the DaemonSet, so that capacities are garbage-collected with it. No owner outside a pod.
                     owner_level: if pod.is_some() { 1 } else { -1 },
                     pod,
+                    ..CapacitySettings::default()
                 }),
                 immediate_binding: Some(IMMEDIATE),
                 ..provisioner::Settings::default()

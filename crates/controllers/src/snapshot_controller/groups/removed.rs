@@ -1,0 +1,60 @@
+//! Proves that the CRDs of group snapshots were removed, and with them all groups: a snapshot that belonged to a group
+//! can be deleted then.
+//!
+//! A group that cannot be read proves nothing: a starting server may not serve its CRDs yet, and a CRD may be served in
+//! other versions only. So the server's list of API groups counts, and only if it lacks the whole group repeatedly.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use wharf_cluster::{ApiError, Cluster, monotonic};
+use wharf_model::{Kind, Monotonic, VolumeGroupSnapshot};
+
+/// The first and the last list without the API group are at least this far apart.
+const MIN_ABSENCE: Duration = Duration::from_secs(60);
+
+/// Since when the server's lists have lacked the API group of group snapshots.
+#[derive(Debug, Default)]
+pub(in super::super) struct RemovedGroups {
+    missing_since: Mutex<Option<Monotonic>>,
+}
+
+impl RemovedGroups {
+    /// Queries the server.
+    pub(in super::super) async fn are_removed(&self, cluster: &Cluster) -> Result<bool, ApiError> {
+        let is_served = cluster.serves_api_group(VolumeGroupSnapshot::API.group).await?;
+        Ok(self.observe(is_served, monotonic()))
+    }
+
+    /// Records a list of API groups. Whether it proves that the CRDs were removed.
+    pub(in super::super) fn observe(&self, is_served: bool, now: Monotonic) -> bool {
+        let mut missing_since = self.missing_since.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_served {
+            *missing_since = None;
+            return false;
+        }
+        now.since(*missing_since.get_or_insert(now)) >= MIN_ABSENCE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_removed_once_their_api_group_is_missing_for_a_minute() {
+        let removed = RemovedGroups::default();
+        for (second, is_served, expected) in [
+            (0, false, false),
+            (59, false, false),
+            (60, true, false),
+            (61, false, false),
+            (120, false, false),
+            (121, false, true),
+            (122, true, false),
+            (123, false, false),
+        ] {
+            assert_eq!(removed.observe(is_served, Monotonic(second * 1000)), expected, "second {second}");
+        }
+    }
+}
