@@ -64,8 +64,7 @@ pub(crate) fn build_intent(request: CreateRequest<'_>, now: Time) -> Result<Inte
         capabilities: modes.into_iter().map(capability).collect(),
         parameters,
         mutable_parameters: attributes.map(|class| class.parameters.clone()).unwrap_or_default(),
-        topology: topology
-            .map(|TopologyRequirement { requisite, preferred }| IntentTopology { requisite, preferred }),
+        topology: topology.map(IntentTopology::from),
         source,
         secret: secret.map(|secret| (secret.namespace, secret.name)),
     };
