@@ -66,6 +66,9 @@ pub fn classify(operation: Operation, code: Code) -> ErrorClass {
 
 /// Whether a final error is caused by the request, so that every call with the same request would fail alike. Other
 /// errors describe this one call only: an earlier call with the same request may have succeeded.
+///
+/// This is a belief about the driver. If an earlier call created something and a later one with the same request gets
+/// such an error, what was created leaks.
 pub fn is_request_error(code: Code) -> bool {
     match code {
         Code::InvalidArgument

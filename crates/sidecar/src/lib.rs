@@ -10,12 +10,14 @@ pub mod attacher;
 mod capability;
 mod context;
 pub mod controller;
+mod doubt;
 pub mod driver;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod health_monitor;
 pub mod health_registry;
+mod lease_label;
 mod list_pages;
 pub mod liveness;
 mod metrics;
@@ -26,5 +28,6 @@ pub mod resizer;
 mod secret;
 pub mod snapshot_metadata;
 pub mod snapshotter;
+mod suspects;
 
 pub use wharf_cluster::work::WorkerOptions;

@@ -4,8 +4,11 @@
 //! the PersistentVolume is created → the intent is removed. When the claim is deleted and the reclaim policy is
 //! Delete, the volume is deleted by the rules of [`reclaim`]. Guarantees:
 //!
-//! - No volume leaks. After a crash between any two steps, the same call is repeated from the journal and completed
-//!   or undone, even if the claim, its class and its node no longer exist.
+//! - No volume leaks in a crash: the same call is repeated from the journal and completed or undone, even if the claim,
+//!   its class and its node no longer exist.
+//! - No intent waits without end for a driver that does not answer conclusively, unless a claim needs the answer. Before
+//!   such an intent is dropped, the volume that may exist is recorded as a [suspect](crate::suspects). A driver that
+//!   reports a [request error](wharf_csi::is_request_error) although it created the volume is believed.
 //! - Creation and deletion of one volume never run concurrently: the queue's key is the volume's name.
 //! - A volume that the driver created is deleted only if no PersistentVolume refers to it.
 //! - The provisioner stores none of its own state on users' objects.
@@ -52,7 +55,7 @@ mod simulation;
 mod source;
 mod stores;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod view;
 mod volume;
 

@@ -4,8 +4,9 @@
 //! - One worker at a time handles a content. Before CreateSnapshot is called, the content carries the being-created
 //!   annotation and our finalizer, so that after any crash it is known what may have to be deleted.
 //! - A content that is deleted while its snapshot is being created is first completed and then deleted, so that
-//!   nothing is left behind in the driver.
-//! - A snapshot that is not ready yet is polled with its own interval, from 1 s to 15 s.
+//!   nothing is left behind in the driver. If the driver does not answer conclusively for long enough
+//!   ([`Doubt`](crate::doubt::Doubt)), what may exist is recorded as a suspect, and the deletion goes on.
+//! - A snapshot that is not ready yet is polled with its own interval, from 1 s to `--retry-interval-max`.
 //! - In a cluster without the snapshot CRDs the role waits and starts when they appear.
 //! - With one sidecar per node, it handles only the contents labelled with its own node.
 //!
@@ -118,7 +119,7 @@ pub(crate) async fn run(context: Context, settings: Settings) {
     let feeds = |tasks: &mut JoinSet<()>| {
         snapshotter.spawn_feeds(tasks);
         let this = Arc::clone(&snapshotter);
-        tasks.spawn(async move { this.clear_exclusive().await });
+        tasks.spawn(async move { this.follow_lease().await });
     };
     let queue = snapshotter.queue.clone();
     let workers = snapshotter.settings.worker_options.workers;
@@ -187,6 +188,7 @@ impl Snapshotter {
             naming: settings.naming.clone(),
             group_naming: settings.group_naming.clone(),
             extra_create_metadata: settings.extra_create_metadata,
+            poll_interval_max: settings.worker_options.retry_max,
             node: context.node.as_ref().map(|node| node.name.clone()),
         };
         contents.add_index(BY_CLASS, |content| {
@@ -212,11 +214,11 @@ impl Snapshotter {
     }
 
     /// Conclusions from our own calls hold only while no other replica calls the driver.
-    async fn clear_exclusive(&self) {
+    async fn follow_lease(&self) {
         loop {
             self.context.gate.wait_open().await;
             self.context.gate.wait_lost().await;
-            self.states.clear_exclusive();
+            self.states.lease_lost();
         }
     }
 

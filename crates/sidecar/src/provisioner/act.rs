@@ -27,6 +27,7 @@ use super::{request, source};
 use crate::context::Context;
 use crate::driver::redacted_status_text;
 use crate::secret::{self, SecretError};
+use crate::suspects::{self, Suspect, SuspectKind};
 use wharf_cluster::work::StepOutcome;
 
 mod events;
@@ -123,18 +124,15 @@ impl Actor {
                 }
                 StepOutcome::DONE
             }
-            ProvisionStep::CreateVolume(intent) => self.create(claim, &intent).await,
+            ProvisionStep::CreateVolume { intent, wanted } => self.create(claim, &intent, wanted).await,
             ProvisionStep::SavePv { intent, object, retain } => {
                 self.save(claim, &intent, &object, retain).await
             }
             ProvisionStep::DeleteCreated { intent, handle, problem, other_pv_uid } => {
                 self.delete_created(claim, &intent, handle, problem, other_pv_uid).await
             }
-            ProvisionStep::DropIntent { intent, retry } => {
-                self.journal.finish(&intent.volume);
-                self.states.apply(volume, Transition::IntentDropped);
-                tracing::debug!(pv = volume, "removed intent; no volume exists");
-                if retry { StepOutcome::RETRY } else { StepOutcome::Continue }
+            ProvisionStep::DropIntent { intent, retry, suspect } => {
+                self.drop_intent(claim, &intent, retry, suspect).await
             }
             ProvisionStep::FinishIntent { intent, handle_owner } => {
                 let held = handle_owner.is_some();
@@ -282,26 +280,66 @@ impl Actor {
         Ok(true)
     }
 
-    async fn create(&self, claim: Option<&PersistentVolumeClaim>, intent: &Arc<Intent>) -> StepOutcome {
+    /// Removes the intent, after recording what may exist.
+    async fn drop_intent(
+        &self,
+        claim: Option<&PersistentVolumeClaim>,
+        intent: &Intent,
+        retry: bool,
+        suspect: bool,
+    ) -> StepOutcome {
+        let volume = intent.volume.as_str();
+        if suspect {
+            let target = EventTarget::for_intent(intent, claim);
+            let suspect = Suspect {
+                kind: SuspectKind::Volume,
+                name: volume.to_owned(),
+                object: target.claim.clone(),
+                uid: intent.claim.uid.clone(),
+                sources: Vec::new(),
+            };
+            if let Err(error) = suspects::record(&self.context, &suspect).await {
+                tracing::warn!(pv = volume, pvc = %target.claim, %error, "failed to record suspected orphan");
+                return StepOutcome::RETRY;
+            }
+            let note = suspect.note(&self.config.driver);
+            self.record_event(&target, &EventRecord::SuspectedOrphan(&note));
+        }
+        self.journal.finish(volume);
+        self.states.apply(volume, Transition::IntentDropped);
+        tracing::debug!(pv = volume, suspect, "removed intent");
+        if retry { StepOutcome::RETRY } else { StepOutcome::Continue }
+    }
+
+    async fn create(
+        &self,
+        claim: Option<&PersistentVolumeClaim>,
+        intent: &Arc<Intent>,
+        wanted: bool,
+    ) -> StepOutcome {
         let target = EventTarget::for_intent(intent, claim);
         let volume = intent.volume.as_str();
         let transition = |class, exhausted, inconclusive| {
             let class_uid = intent.class_uid.clone();
-            Transition::CreateFailed { class, exhausted, inconclusive, class_uid }
+            let unwanted_at = (!wanted).then(wharf_model::system::monotonic);
+            Transition::CreateFailed { class, exhausted, inconclusive, class_uid, unwanted_at }
         };
         let secrets = match secret::read(&self.context.cluster, decide::secret(intent).as_ref()).await {
             Ok(secrets) => secrets,
             Err(error) => {
                 // An earlier call may have created the volume, and a call without the secret proves nothing: keep
-                // the intent until the secret exists. If CreateVolume was never sent, the intent can be dropped.
+                // the intent until the secret exists, or as long as without an answer. If CreateVolume was never
+                // sent, the intent can be dropped.
                 let api = matches!(error, SecretError::Api(_));
-                let never_sent = self.states.get(volume).create_unsent && !api;
+                let unsent = self.states.get(volume).create_unsent;
                 self.record_failure(&target, "CreateVolume", &error.to_string());
-                if never_sent {
-                    self.states.apply(volume, transition(ErrorClass::Final, false, false));
-                    return StepOutcome::Continue;
-                }
-                return StepOutcome::RETRY;
+                return match (unsent, api) {
+                    (true, true) => StepOutcome::RETRY,
+                    (true, false) => self.create_failed(volume, transition(ErrorClass::Final, false, false)),
+                    (false, _) => {
+                        self.create_failed(volume, transition(ErrorClass::StillRunning, false, true))
+                    }
+                };
             }
         };
         self.states.apply(volume, Transition::CreateSent);
@@ -325,8 +363,9 @@ impl Actor {
                     StepOutcome::Continue
                 }
                 None => {
+                    // Something was created, but what is not known yet.
                     self.record_failure(&target, "CreateVolume", &StepError::NoHandle.to_string());
-                    StepOutcome::RETRY
+                    self.create_failed(volume, transition(ErrorClass::StillRunning, false, true))
                 }
             },
             Err(status) => {
@@ -334,13 +373,17 @@ impl Actor {
                 self.record_failure(&target, "CreateVolume", &error_text(&status, class, &sent_secrets));
                 let (exhausted, inconclusive) =
                     (status.code() == Code::ResourceExhausted, !is_request_error(status.code()));
-                self.states.apply(volume, transition(class, exhausted, inconclusive));
-                // Without a final response the call is repeated after a backoff.
-                match self.states.get(volume).outcome {
-                    None => StepOutcome::RETRY,
-                    Some(_) => StepOutcome::Continue,
-                }
+                self.create_failed(volume, transition(class, exhausted, inconclusive))
             }
+        }
+    }
+
+    /// Without a final response the call is repeated after a backoff.
+    fn create_failed(&self, volume: &str, failed: Transition) -> StepOutcome {
+        self.states.apply(volume, failed);
+        match self.states.get(volume).outcome {
+            None => StepOutcome::RETRY,
+            Some(_) => StepOutcome::Continue,
         }
     }
 

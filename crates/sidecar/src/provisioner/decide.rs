@@ -5,7 +5,9 @@
 //!
 //! - A PersistentVolume: finish its intent, then keep or delete it by the rules of [`reclaim`](super::reclaim).
 //! - An intent without a PersistentVolume: repeat the call until the driver gives a final response, then save or undo
-//!   what it created, whatever happened to the claim, its class and its node.
+//!   what it created, whatever happened to the claim, its class and its node. If the claim is gone, or a new attempt
+//!   would send another request, the repetition is bounded by [`Doubt`](crate::doubt::Doubt). Then what may exist is
+//!   recorded as a suspect, the intent is dropped, and the claim starts again.
 //! - Neither: a claim may need a volume.
 
 use std::fmt;
@@ -18,7 +20,7 @@ use wharf_model::topology::{self, SelectedNode, TopologyError, TopologyRequireme
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, SecretRef, StorageClass, Time};
 
 use super::competition::{Ownership, ownership};
-use super::intent::{ContentSource, Intent};
+use super::intent::{ContentSource, Intent, IntentTopology};
 use super::reclaim::{self, ReclaimStep, ReclaimView};
 use super::request::{self, CreateRequest, RequestError};
 use super::source::{self, Source, SourceError, SourceRef, SourceView};
@@ -52,8 +54,8 @@ pub(crate) enum ProvisionStep {
     UnselectNode(Unselect),
     /// Write the intent to the journal.
     WriteIntent(Box<Intent>),
-    /// Call CreateVolume.
-    CreateVolume(Arc<Intent>),
+    /// Call CreateVolume. `wanted`: a claim waits for the result.
+    CreateVolume { intent: Arc<Intent>, wanted: bool },
     /// Create the PersistentVolume. `retain` overrides the reclaim policy of the class.
     SavePv { intent: Arc<Intent>, object: Value, retain: bool },
     /// Delete what the driver created. `other_pv_uid` is the UID of a PersistentVolume of the same name that is not
@@ -64,8 +66,9 @@ pub(crate) enum ProvisionStep {
         problem: InvalidVolume,
         other_pv_uid: Option<String>,
     },
-    /// No volume exists: remove the intent. With `retry`, start again after the backoff.
-    DropIntent { intent: Arc<Intent>, retry: bool },
+    /// Remove the intent: no volume exists or, with `suspect`, nobody can tell whether one does; then record that first.
+    /// With `retry`, start again after the backoff.
+    DropIntent { intent: Arc<Intent>, retry: bool, suspect: bool },
     /// The PersistentVolume exists: remove the intent. `handle_owner` is another PersistentVolume that has the handle.
     FinishIntent { intent: Arc<Intent>, handle_owner: Option<String> },
     /// A step of the PersistentVolume's own lifecycle.
@@ -192,23 +195,33 @@ fn finish_intent(view: &ProvisionView<'_>, pv: &PersistentVolume, intent: &Arc<I
         return ProvisionStep::FinishIntent { intent: Arc::clone(intent), handle_owner: None };
     }
     match (&view.state.outcome, created) {
-        (None, _) if !view.state.create_unsent => ProvisionStep::CreateVolume(Arc::clone(intent)),
+        (None, _) if !view.state.create_unsent => {
+            ProvisionStep::CreateVolume { intent: Arc::clone(intent), wanted: false }
+        }
         (_, Some(created)) => {
             let problem = InvalidVolume::NameTaken { name: view.volume.to_owned() };
             delete_created(view, intent, created, problem, Some(pv.metadata.uid.clone()))
         }
-        _ => ProvisionStep::DropIntent { intent: Arc::clone(intent), retry: false },
+        _ => ProvisionStep::DropIntent {
+            intent: Arc::clone(intent),
+            retry: false,
+            suspect: view.state.may_leave_volume(),
+        },
     }
 }
 
 /// An intent exists but no PersistentVolume: call the driver, or act on its last response.
 fn complete_intent(view: &ProvisionView<'_>, intent: &Arc<Intent>, now: Time) -> ProvisionStep {
-    let drop_intent = |retry| ProvisionStep::DropIntent { intent: Arc::clone(intent), retry };
+    let suspect = view.state.may_leave_volume();
+    let drop_intent = |retry| ProvisionStep::DropIntent { intent: Arc::clone(intent), retry, suspect };
     let claim = view.claim;
     match &view.state.outcome {
         // The claim is gone and CreateVolume was never sent: nothing can have been created.
         None if view.state.create_unsent && claim.is_none() => drop_intent(false),
-        None => ProvisionStep::CreateVolume(Arc::clone(intent)),
+        None => {
+            let wanted = is_wanted(view, intent, now);
+            ProvisionStep::CreateVolume { intent: Arc::clone(intent), wanted }
+        }
         Some(CreateOutcome::Created(created)) => {
             match volume::validate(intent, created).or(save_rejection(view.state)) {
                 Some(problem) => delete_created(view, intent, created, problem, None),
@@ -219,12 +232,28 @@ fn complete_intent(view: &ProvisionView<'_>, intent: &Arc<Intent>, now: Time) ->
                 }
             }
         }
-        Some(CreateOutcome::Refused | CreateOutcome::CleanedUp) => drop_intent(claim.is_some()),
+        Some(CreateOutcome::Refused | CreateOutcome::CleanedUp | CreateOutcome::Unknown) => {
+            drop_intent(claim.is_some())
+        }
         Some(CreateOutcome::Exhausted) => {
             drop_intent(claim.is_some_and(|claim| !can_reschedule(view, claim)))
         }
         Some(CreateOutcome::Infeasible { .. }) => drop_intent(false),
     }
+}
+
+/// Whether the claim still needs what the intent requests, so that a new attempt would repeat the call anyway. The fields
+/// of claim and class that the rest of the request depends on cannot change.
+fn is_wanted(view: &ProvisionView<'_>, intent: &Intent, now: Time) -> bool {
+    let Some(claim) = view.claim else { return false };
+    let Ok(class) = class_to_provision(view, claim, now) else { return false };
+    let Ok(topology) = topology_requirement(view, claim, class) else { return false };
+    let same_place = match (&intent.request.topology, topology.map(IntentTopology::from)) {
+        (None, None) => true,
+        (Some(requested), Some(needed)) => requested.is_for(&needed, claim.selected_node().is_some()),
+        (Some(_), None) | (None, Some(_)) => false,
+    };
+    class.metadata.uid == intent.class_uid && same_place
 }
 
 /// The API server's rejection of the PersistentVolume, if there was one.

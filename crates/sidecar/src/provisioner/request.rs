@@ -57,8 +57,7 @@ pub(crate) fn build_intent(request: CreateRequest<'_>, now: Time) -> Result<Inte
         capabilities: capabilities(config, claim, class, &fs_type)?,
         parameters,
         mutable_parameters: attributes.map(|class| class.parameters.clone()).unwrap_or_default(),
-        topology: topology
-            .map(|TopologyRequirement { requisite, preferred }| IntentTopology { requisite, preferred }),
+        topology: topology.map(IntentTopology::from),
         source,
         secret: secret.map(|secret| (secret.namespace, secret.name)),
     };

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use wharf_csi::ErrorClass;
 use wharf_model::topology::{self, Segments, TopologyError};
 use wharf_model::{
-    CSINode, Node, PersistentVolume, PersistentVolumeClaim, StorageClass, Time, VolumeAttributesClass,
-    VolumeSnapshot, VolumeSnapshotContent,
+    CSINode, Monotonic, Node, PersistentVolume, PersistentVolumeClaim, StorageClass, Time,
+    VolumeAttributesClass, VolumeSnapshot, VolumeSnapshotContent,
 };
 
 use super::Settings;
 use super::intent::Intent;
 use super::reclaim::ReclaimState;
 use crate::context::LocalNode;
+use crate::doubt::Doubt;
 use crate::driver::Capabilities;
 
 /// The driver and the settings that volumes are provisioned with.
@@ -61,8 +62,8 @@ pub(crate) struct ProvisionView<'a> {
 }
 
 /// If a volume may exist already, the driver has to report exhausted capacity this often in a row before it counts as
-/// final. With the backoff between calls that takes some minutes.
-pub(crate) const EXHAUSTED_LIMIT: u32 = 10;
+/// final. With the backoff between calls that takes half a minute: the pod of the claim waits for another node.
+pub(crate) const EXHAUSTED_LIMIT: u32 = 6;
 
 /// In-process state of a volume that is being provisioned or deleted. It can be lost at any time: a process that
 /// starts without it calls the driver again.
@@ -81,6 +82,8 @@ pub(crate) struct ProvisionState {
     /// How often in a row the driver reported exhausted capacity while `calls_settled` is `false`. The created volume
     /// itself may use up the capacity, or the driver may be overloaded: only repeated responses are conclusive.
     pub(crate) exhausted_in_a_row: u32,
+    /// The calls since no claim waits for their result, while `calls_settled` is `false`.
+    pub(crate) doubt: Option<Doubt>,
     /// The objects that were read from the server for this attempt.
     pub(crate) fetched: Option<Arc<Fetched>>,
     /// The data source is protected from deletion.
@@ -104,6 +107,9 @@ pub(crate) enum CreateOutcome {
     Infeasible { class_uid: String, since: Time },
     /// The volume was created, was invalid, and is deleted.
     CleanedUp,
+    /// Whether the volume was created is not known and will not be: no claim waits for it, and the driver has answered
+    /// inconclusively for long enough.
+    Unknown,
 }
 
 /// The driver's description of a volume that it created.
@@ -160,8 +166,15 @@ pub(crate) enum Transition {
     /// The API server rejects the PersistentVolume for good, with this error.
     SaveRejected(String),
     /// CreateVolume failed, or was never sent and cannot be.
-    /// `inconclusive`: the error is about the call, not about the request.
-    CreateFailed { class: ErrorClass, exhausted: bool, inconclusive: bool, class_uid: String },
+    /// `inconclusive`: the error is about the call, not about the request. `unwanted_at`: the time, if no claim waits
+    /// for the result of the call.
+    CreateFailed {
+        class: ErrorClass,
+        exhausted: bool,
+        inconclusive: bool,
+        class_uid: String,
+        unwanted_at: Option<Monotonic>,
+    },
     /// The created volume is deleted again.
     CleanedUp,
     /// The intent is removed: no volume exists.
@@ -191,15 +204,20 @@ impl ProvisionState {
                 (self.outcome, self.save_error) = (Some(CreateOutcome::Created(created)), None)
             }
             Transition::SaveRejected(message) => self.save_error = Some(message),
-            Transition::CreateFailed { class, exhausted, inconclusive, class_uid } => {
+            Transition::CreateFailed { class, exhausted, inconclusive, class_uid, unwanted_at } => {
                 self.calls_settled &= class != ErrorClass::StillRunning;
                 let doubtful = exhausted && !self.calls_settled;
                 self.exhausted_in_a_row =
                     if doubtful { self.exhausted_in_a_row.saturating_add(1) } else { 0 };
                 let inconclusive = inconclusive || (doubtful && self.exhausted_in_a_row < EXHAUSTED_LIMIT);
+                let unsettled_at = unwanted_at.filter(|_| !self.calls_settled);
+                let running = class == ErrorClass::StillRunning;
+                self.doubt = unsettled_at.map(|at| Doubt::after(self.doubt, running, at));
+                let is_over = |at| self.doubt.is_some_and(|doubt| doubt.is_over(at));
+                let unknown = unsettled_at.filter(|at| is_over(*at)).map(|_| CreateOutcome::Unknown);
                 self.outcome = match class {
-                    ErrorClass::StillRunning => None,
-                    ErrorClass::Final if inconclusive && !self.calls_settled => None,
+                    ErrorClass::StillRunning => unknown,
+                    ErrorClass::Final if inconclusive && !self.calls_settled => unknown,
                     ErrorClass::Final if exhausted => Some(CreateOutcome::Exhausted),
                     ErrorClass::Final => Some(CreateOutcome::Refused),
                     ErrorClass::Infeasible => Some(CreateOutcome::Infeasible { class_uid, since: now }),
@@ -216,6 +234,16 @@ impl ProvisionState {
             Transition::CompetitionStarted => self.competing_since = self.competing_since.or(Some(now)),
             Transition::NodeUnselected => *self = Self::default(),
             Transition::VolumeDeleted { uid } => self.reclaim.deleted = Some(uid),
+        }
+    }
+
+    /// Whether the intent ends although a volume may exist. An error that is about the request is believed, see
+    /// [`is_request_error`](wharf_csi::is_request_error).
+    pub(crate) fn may_leave_volume(&self) -> bool {
+        match self.outcome {
+            Some(CreateOutcome::Unknown) => true,
+            Some(CreateOutcome::Exhausted) => !self.calls_settled,
+            _ => false,
         }
     }
 

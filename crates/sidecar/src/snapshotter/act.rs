@@ -15,6 +15,7 @@ use super::state::{Action, ContentState, FailedAttempt, Failure};
 use super::view::{ContentKind, Object, Source};
 use super::{ContentKey, ROLE, Snapshotter};
 use crate::secret::{self, SecretError};
+use crate::suspects::{self, Suspect};
 use wharf_cluster::work::{self, StepOutcome, WriteOutcome};
 
 /// Data carried from one step to the next during one reconcile, then dropped.
@@ -69,6 +70,7 @@ impl StepRunner<'_> {
             Step::UnmarkBeingCreated { patch } => {
                 self.write_or_retry(None, patch, pass, "failed to remove being-created annotation").await
             }
+            Step::Abandon { patch, suspect } => self.abandon(patch, &suspect, pass).await,
             Step::DeleteSnapshot { request } => self.delete(request, pass).await,
             Step::ClearStatus { patch } => {
                 self.write_or_retry(Some("status"), patch, pass, "failed to clear content status").await
@@ -93,7 +95,7 @@ impl StepRunner<'_> {
         pass.secrets = Some((request.secret, secrets));
         let written = self.write(None, patch, pass).await;
         if written == WriteOutcome::Written {
-            self.update_state(|state| state.exclusive = true);
+            self.update_state(|state| (state.exclusive, state.held) = (true, true));
         }
         self.next_after_write(written, "failed to set being-created annotation")
     }
@@ -112,6 +114,7 @@ impl StepRunner<'_> {
         match exists {
             Ok(true) => {
                 pass.confirmed = true;
+                self.update_state(|state| state.held = true);
                 StepOutcome::Continue
             }
             // The watch will report the deletion.
@@ -121,6 +124,17 @@ impl StepRunner<'_> {
                 StepOutcome::RETRY
             }
         }
+    }
+
+    /// Records what may exist, then lets the deletion go on.
+    async fn abandon(&self, patch: Patch, suspect: &Suspect, pass: &mut ReconcilePass) -> StepOutcome {
+        let context = &self.snapshotter.context;
+        if let Err(error) = suspects::record(context, suspect).await {
+            tracing::warn!(snapshot_content = self.name(), %error, "failed to record suspected orphan");
+            return StepOutcome::RETRY;
+        }
+        self.warn(suspects::EVENT_REASON, suspect.note(context.driver.name()));
+        self.write_or_retry(None, patch, pass, "failed to remove being-created annotation").await
     }
 
     async fn call_driver(
@@ -160,9 +174,10 @@ impl StepRunner<'_> {
                 // The driver may have rejected an incomplete call for what it lacks.
                 let conclusive = is_create && (complete || error.code == Some(Code::NotFound));
                 let called_at_version = conclusive.then(|| self.object.meta().resource_version.clone());
+                let code = error.code;
                 self.record_failure(
                     method,
-                    FailedAttempt { action, message, code: error.code, retry_soon: false, called_at_version },
+                    FailedAttempt { called_at_version, ..self.failed(action, message, code) },
                 )
             }
         }
@@ -199,13 +214,7 @@ impl StepRunner<'_> {
                 self.update_state(ContentState::record_deletion);
                 StepOutcome::Continue
             }
-            Err(error) => {
-                let (action, message, code) = (Action::Delete, error.message, error.code);
-                self.record_failure(
-                    method,
-                    FailedAttempt { action, message, code, retry_soon: false, called_at_version: None },
-                )
-            }
+            Err(error) => self.record_failure(method, self.failed(Action::Delete, error.message, error.code)),
         }
     }
 
@@ -245,16 +254,18 @@ impl StepRunner<'_> {
         };
         self.record_failure(
             "secret",
-            FailedAttempt { action, message, code: None, retry_soon: true, called_at_version: None },
+            FailedAttempt { retry_soon: true, ..self.failed(action, message, None) },
         )
     }
 
     fn refuse(&self, action: Action, refusal: &Refusal) -> StepOutcome {
-        let message = refusal.to_string();
-        self.record_failure(
-            "check",
-            FailedAttempt { action, message, code: None, retry_soon: false, called_at_version: None },
-        )
+        self.record_failure("check", self.failed(action, refusal.to_string(), None))
+    }
+
+    fn failed(&self, action: Action, message: String, code: Option<Code>) -> FailedAttempt {
+        let unwanted = self.object.is_being_deleted() && self.object.is_being_created();
+        let unwanted_at = (unwanted && action != Action::Delete).then(wharf_model::system::monotonic);
+        FailedAttempt { action, message, code, retry_soon: false, called_at_version: None, unwanted_at }
     }
 
     fn record_failure(&self, step: &'static str, failed: FailedAttempt) -> StepOutcome {
@@ -273,9 +284,13 @@ impl StepRunner<'_> {
 
     /// Records an event for the stored failure.
     fn event(&self) {
-        let Snapshotter { context, states, .. } = self.snapshotter;
+        let states = &self.snapshotter.states;
         let Some(failure) = states.get(self.content_key, &self.object.meta().uid).failure else { return };
-        let (reason, note) = (event_reason(self.object, &failure), full_message(self.object, &failure));
+        self.warn(event_reason(self.object, &failure), full_message(self.object, &failure));
+    }
+
+    fn warn(&self, reason: &str, note: String) {
+        let context = &self.snapshotter.context;
         match self.object {
             Object::Snapshot(content) => context.record_event(&**content, EventType::Warning, reason, note),
             Object::Group(content) => context.record_event(&**content, EventType::Warning, reason, note),

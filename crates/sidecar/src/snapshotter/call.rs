@@ -59,7 +59,7 @@ impl Call {
                 let call = driver.controller(method, deadline, |mut client| async move {
                     client.create_snapshot(request).await
                 });
-                (call.await.map(|response| response.snapshot.map(snapshot_info)), None)
+                (call.await.map(|response| response.snapshot.map(created_info)), None)
             }
             Self::CreateGroup(request) => {
                 let request = v1::CreateVolumeGroupSnapshotRequest { secrets: secret_values, ..request };
@@ -167,6 +167,12 @@ fn snapshot_info(snapshot: v1::Snapshot) -> SnapshotInfo {
     }
 }
 
+/// The response to CreateSnapshot. A snapshot that was requested alone is deleted alone: a group that the driver names
+/// is not recorded, because the members of a group are deleted only with their group.
+fn created_info(snapshot: v1::Snapshot) -> SnapshotInfo {
+    SnapshotInfo { group: None, ..snapshot_info(snapshot) }
+}
+
 fn group_info(group: v1::VolumeGroupSnapshot) -> SnapshotInfo {
     let created = group.creation_time.map(|time| nanoseconds(time.seconds, time.nanos));
     let member = |snapshot: v1::Snapshot| Member {
@@ -188,4 +194,17 @@ fn group_info(group: v1::VolumeGroupSnapshot) -> SnapshotInfo {
 
 fn nanoseconds(seconds: i64, nanos: i32) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn group_in_response_to_single_snapshot_is_not_recorded() {
+        let snapshot = v1::Snapshot { group_snapshot_id: "g".into(), ..v1::Snapshot::default() };
+        assert_eq!(created_info(snapshot.clone()).group, None);
+        // A snapshot that existed before may be a member.
+        assert_eq!(snapshot_info(snapshot).group.as_deref(), Some("g"));
+    }
 }

@@ -3,23 +3,26 @@
 //! - Before CreateSnapshot is called, the content has our finalizer and the being-created annotation. The
 //!   annotation is removed once the content has the snapshot handle, or once the driver reported, for this
 //!   resourceVersion, that it created nothing. While it is set, nothing is deleted or released: for a content in
-//!   deletion the same CreateSnapshot call is repeated, under the same name, to learn what there is to delete.
+//!   deletion the same CreateSnapshot call is repeated, under the same name, to learn what there is to delete. That
+//!   repetition is bounded: in the end what may exist is recorded as a suspect, and the annotation is removed.
 //! - CreateSnapshot is never called based on the cache alone. The cache may be stale, and a snapshot created
-//!   for a deleted content would leak.
+//!   for a deleted content would leak. A content that was read once, and has our finalizer and a handle, is polled
+//!   without being read again while the lease is held: only we remove the finalizer.
 //! - "Not ready yet" is not a failure. It is polled with its own interval.
 //! - Nothing is written that is already there.
 
 use std::time::Duration;
 
-use wharf_model::Time;
 use wharf_model::patch::Patch;
 use wharf_model::snapshot::DeletionPolicy;
+use wharf_model::{Key, Time};
 
 use super::ownership::Ownership;
 use super::patches;
 use super::request::{self, Call, CallRequest, DeleteCall, Refusal};
-use super::state::{Action, Failure, remaining};
+use super::state::{Action, Failure};
 use super::view::{Class, ContentKind, Object, Source, View};
+use crate::suspects::{Suspect, SuspectKind};
 
 /// Retry interval while classes, or the volumes of a group, are not in the cache yet.
 const NOT_LISTED_RETRY: Duration = Duration::from_secs(5);
@@ -43,6 +46,8 @@ pub(super) enum Step {
     WriteStatus { patch: Patch },
     /// Remove the being-created annotation.
     UnmarkBeingCreated { patch: Patch },
+    /// Record what may exist, then remove the being-created annotation.
+    Abandon { patch: Patch, suspect: Box<Suspect> },
     /// Call DeleteSnapshot or DeleteVolumeGroupSnapshot.
     DeleteSnapshot { request: CallRequest<DeleteCall> },
     /// Remove the deleted snapshot from the status.
@@ -136,6 +141,10 @@ fn create_or_check(view: &View<'_>, now: Time) -> Step {
         if failure.is_some_and(|failure| is_final_failure(object, failure)) {
             return Step::UnmarkBeingCreated { patch: patches::unmark(object, true) };
         }
+        if state.unknown && object.is_being_deleted() {
+            let suspect = Box::new(suspect(view));
+            return Step::Abandon { patch: patches::unmark(object, true), suspect };
+        }
     }
     if object.is_ready() {
         return Step::Idle;
@@ -146,9 +155,7 @@ fn create_or_check(view: &View<'_>, now: Time) -> Step {
     if let Some(pause) = remaining_backoff(view, Action::Check, now) {
         return Step::Wait(pause);
     }
-    if let Some(last_poll) = state.last_poll
-        && let Some(pause) = remaining(last_poll.at, last_poll.next_at(), now)
-    {
+    if let Some(pause) = state.polls.and_then(|polls| polls.remaining(view.rules.poll_interval_max, now)) {
         return Step::Wait(pause);
     }
     let action = if object.has_status() { Action::Check } else { Action::Create };
@@ -158,7 +165,7 @@ fn create_or_check(view: &View<'_>, now: Time) -> Step {
         Ok(Some(DriverRequest::Create(request)))
             if object.is_being_created() || object.handle().is_some() =>
         {
-            if view.confirmed {
+            if view.confirmed || is_held(view) {
                 Step::CallDriver { action, request }
             } else {
                 Step::ReadContent
@@ -173,6 +180,33 @@ fn create_or_check(view: &View<'_>, now: Time) -> Step {
             }
         }
         Err(refusal) => Step::Refuse { action, refusal },
+    }
+}
+
+/// Whether the content certainly exists, and with it the snapshot that the call would otherwise create.
+fn is_held(view: &View<'_>) -> bool {
+    let (object, meta) = (view.object, view.object.meta());
+    let protected = meta.has_finalizer(object.constants().finalizer) && !meta.is_deleting();
+    view.state.held && protected && object.handle().is_some()
+}
+
+/// What an earlier call may have created.
+fn suspect(view: &View<'_>) -> Suspect {
+    let (object, reference) = (view.object, view.object.reference());
+    let sources = match object.source() {
+        Source::Volumes(volumes) => volumes.into_iter().map(str::to_owned).collect(),
+        Source::Existing { .. } | Source::GroupMember | Source::Unspecified => Vec::new(),
+    };
+    Suspect {
+        kind: match object.kind() {
+            ContentKind::Snapshot => SuspectKind::Snapshot,
+            ContentKind::Group => SuspectKind::GroupSnapshot,
+        },
+        // Without a valid name the driver was never called.
+        name: request::name(view).unwrap_or_else(|_| object.meta().name.clone()),
+        object: Key::namespaced(&reference.namespace, &reference.name),
+        uid: reference.uid.clone(),
+        sources,
     }
 }
 

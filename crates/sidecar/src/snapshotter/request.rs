@@ -98,6 +98,17 @@ pub(super) enum Refusal {
     GroupsUnsupported { driver: String },
 }
 
+/// The name of the snapshot in the driver, as [`create`] requests it.
+pub(super) fn name(view: &View<'_>) -> Result<String, Refusal> {
+    let (object, rules) = (view.object, view.rules);
+    let naming = match object.kind() {
+        ContentKind::Snapshot => &rules.naming,
+        ContentKind::Group => &rules.group_naming,
+    };
+    let (noun, content) = (object.constants().noun, object.meta().name.clone());
+    naming.name(&object.reference().uid).map_err(|_| Refusal::Unbound { noun, content })
+}
+
 /// The call that creates the snapshot. Repeating it polls the creation, because the name identifies the snapshot.
 pub(super) fn create(view: &View<'_>) -> Result<CallRequest<Call>, Refusal> {
     let (object, rules) = (view.object, view.rules);
@@ -124,13 +135,7 @@ pub(super) fn create(view: &View<'_>) -> Result<CallRequest<Call>, Refusal> {
     if rules.extra_create_metadata {
         parameters.extend(metadata(object));
     }
-    let uid = &object.reference().uid;
-    let naming = match object.kind() {
-        ContentKind::Snapshot => &rules.naming,
-        ContentKind::Group => &rules.group_naming,
-    };
-    let unbound = |_| Refusal::Unbound { noun, content: content.clone() };
-    let name = naming.name(uid).map_err(unbound)?;
+    let name = name(view)?;
     let volumes = match object.source() {
         Source::Volumes(volumes) => volumes.into_iter().map(str::to_owned).collect(),
         Source::Existing { .. } | Source::GroupMember | Source::Unspecified => Vec::new(),

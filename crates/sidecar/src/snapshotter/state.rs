@@ -7,15 +7,19 @@ use std::time::Duration;
 
 use wharf_cluster::Backoff;
 use wharf_csi::{ErrorClass, Operation, classify, is_request_error};
-use wharf_model::Time;
+use wharf_model::{Monotonic, Time};
 
 use super::ContentKey;
 use super::patches::SnapshotInfo;
+use crate::doubt::Doubt;
 
 /// Longest backoff while the driver is busy or unavailable: it may be ready at any moment.
 const BUSY_BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// Longest interval between two polls for readiness.
-const POLL_INTERVAL_MAX: Duration = Duration::from_secs(15);
+/// Shortest interval between two polls for readiness.
+const POLL_INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// A poll waits for this part of the time since the first one: a snapshot that takes an hour is noticed later than one
+/// that takes a minute.
+const POLL_SHARE: u32 = 4;
 
 /// The state of one content.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -24,32 +28,42 @@ pub(super) struct ContentState {
     pub(super) uid: String,
     /// The driver's last response, until it is written to the status.
     pub(super) info: Option<SnapshotInfo>,
-    /// The last poll for readiness.
-    pub(super) last_poll: Option<Poll>,
+    /// The polls for readiness.
+    pub(super) polls: Option<Polls>,
     /// The driver has deleted the snapshot.
     pub(super) deleted: bool,
     /// All create calls since the content was marked were ours and are known to have created nothing. If the mark
     /// was found, an earlier process may have made a successful call; a failure of our own call says nothing about
     /// that one.
     pub(super) exclusive: bool,
+    /// The API server returned the content while we held the lease, and we have held it since. Only we remove our
+    /// finalizer, so the content still exists if it had that.
+    pub(super) held: bool,
+    /// The inconclusive attempts to find out what an earlier call created, since the content is being deleted.
+    pub(super) doubt: Option<Doubt>,
+    /// What an earlier call created is not known and will not be.
+    pub(super) unknown: bool,
     /// The last attempt, if it failed.
     pub(super) failure: Option<Failure>,
 }
 
-/// A poll for readiness.
+/// The polls for readiness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Poll {
-    /// Time of the poll.
-    pub(super) at: Time,
-    /// Number of earlier polls.
-    pub(super) count: u32,
+pub(super) struct Polls {
+    /// Time of the first poll.
+    first: Time,
+    /// Time of the last poll; `None` if the next one is due at once.
+    last: Option<Time>,
 }
 
-impl Poll {
-    /// Time of the next poll. A backend that copies for an hour is not polled every second, and one that is ready
-    /// after a second is noticed soon.
-    pub(super) fn next_at(&self) -> Time {
-        self.at.plus(Duration::from_secs(1 << self.count.min(10)).min(POLL_INTERVAL_MAX))
+impl Polls {
+    /// How long to wait for the next poll. A backend that copies for an hour is not polled every second, and one that is
+    /// ready after a second is noticed soon.
+    pub(super) fn remaining(&self, max: Duration, now: Time) -> Option<Duration> {
+        let last = self.last?;
+        let age = Duration::from_millis(u64::try_from(last.0.saturating_sub(self.first.0)).unwrap_or(0));
+        let pause = (age / POLL_SHARE).max(POLL_INTERVAL_MIN).min(max);
+        remaining(last, last.plus(pause), now)
     }
 }
 
@@ -110,6 +124,8 @@ pub(super) struct FailedAttempt {
     pub(super) retry_soon: bool,
     /// The resourceVersion of the content for a create call that proves something.
     pub(super) called_at_version: Option<String>,
+    /// The time, if the attempt was only to find out what an earlier call created: the content is being deleted.
+    pub(super) unwanted_at: Option<Monotonic>,
 }
 
 impl FailedAttempt {
@@ -121,10 +137,10 @@ impl FailedAttempt {
 impl ContentState {
     /// Records a response that describes the snapshot.
     pub(super) fn record_info(&mut self, info: SnapshotInfo, now: Time) {
-        let count = self.last_poll.map_or(0, |last_poll| last_poll.count.saturating_add(1));
-        self.last_poll = Some(Poll { at: now, count });
+        let first = self.polls.map_or(now, |polls| polls.first);
+        self.polls = Some(Polls { first, last: Some(now) });
         self.info = Some(info);
-        self.failure = None;
+        (self.failure, self.doubt, self.unknown) = (None, None, false);
     }
 
     /// The response was written to the status.
@@ -157,6 +173,11 @@ impl ContentState {
             Some(ErrorClass::StillRunning) | None => None,
         };
         self.exclusive &= class != Some(ErrorClass::StillRunning);
+        let running = class.map_or(failed.retry_soon, |class| class == ErrorClass::StillRunning);
+        let undecided_at = failed.unwanted_at.filter(|_| final_at_version.is_none());
+        self.doubt = undecided_at.map(|at| Doubt::after(self.doubt, running, at));
+        let is_over = |at| self.doubt.is_some_and(|doubt| doubt.is_over(at));
+        self.unknown = undecided_at.is_some_and(is_over);
         let FailedAttempt { action, message, .. } = failed;
         let count = earlier.saturating_add(1);
         // Failed deletions are reported by events, not in the status.
@@ -170,7 +191,9 @@ impl ContentState {
         if let Some(failure) = &mut self.failure {
             (failure.pause, failure.count) = (Duration::ZERO, 0);
         }
-        self.last_poll = None;
+        if let Some(polls) = &mut self.polls {
+            polls.last = None;
+        }
     }
 }
 
@@ -201,10 +224,10 @@ impl ContentStates {
         change(state);
     }
 
-    /// We lost the lease: from now on other replicas call the driver, too.
-    pub(super) fn clear_exclusive(&self) {
+    /// We lost the lease: from now on other replicas call the driver and delete contents, too.
+    pub(super) fn lease_lost(&self) {
         for state in self.lock().values_mut() {
-            state.exclusive = false;
+            (state.exclusive, state.held) = (false, false);
         }
     }
 
@@ -218,5 +241,22 @@ impl ContentStates {
     /// Drops the state of a content.
     pub(super) fn remove(&self, content_key: &ContentKey) {
         self.lock().remove(content_key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshotter::view::ContentKind;
+
+    /// Another replica may have called the driver and deleted contents since.
+    #[test]
+    fn conclusions_from_holding_the_lease_end_with_it() {
+        let states = ContentStates::default();
+        let key = ContentKey { kind: ContentKind::Snapshot, name: "c".into() };
+        states.update(&key, "u", |state| (state.exclusive, state.held) = (true, true));
+        states.lease_lost();
+        let state = states.get(&key, "u");
+        assert_eq!((state.exclusive, state.held), (false, false));
     }
 }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use wharf_model::names::VolumeNaming;
 use wharf_model::snapshot::names;
@@ -322,6 +323,8 @@ pub(super) struct Rules {
     pub(super) group_naming: VolumeNaming,
     /// Pass the names of the VolumeSnapshot and its content to CreateSnapshot.
     pub(super) extra_create_metadata: bool,
+    /// Longest interval between two polls for readiness.
+    pub(super) poll_interval_max: Duration,
     /// With one sidecar per node: only contents of this node are ours.
     pub(super) node: Option<String>,
 }

@@ -11,6 +11,7 @@ use wharf_model::{Key, Kind, PersistentVolumeClaim};
 
 use crate::driver::redacted_status_text;
 use crate::provisioner::intent::{ContentSource, Intent};
+use crate::suspects;
 
 /// The claim that a step is for.
 pub(super) struct EventTarget<'a> {
@@ -34,6 +35,8 @@ pub(super) enum EventRecord<'a> {
     Failed(&'a str),
     /// A volume populator provisions the claim.
     LeftToPopulator,
+    /// A volume may exist that no object refers to, with this text.
+    SuspectedOrphan(&'a str),
 }
 
 impl<'a> EventTarget<'a> {
@@ -92,6 +95,9 @@ impl<'a> EventTarget<'a> {
                 reason::PROVISIONING,
                 "Assuming an external populator will provision the volume".to_owned(),
             ),
+            EventRecord::SuspectedOrphan(note) => {
+                (EventType::Warning, suspects::EVENT_REASON, (*note).to_owned())
+            }
         };
         let regarding = ObjectReference {
             api_version: PersistentVolumeClaim::API.api_version(),

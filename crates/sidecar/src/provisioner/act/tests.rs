@@ -7,9 +7,12 @@ use crate::context::LocalNode;
 use crate::provisioner::testing::{VOLUME, claim, class, config, context, created, intent};
 
 async fn actor(respond: impl Fn(&str, &str, &Value) -> (u16, Value) + Send + Sync + 'static) -> Actor {
-    let context = context(move |method, path, body| match path.ends_with("/leases") {
-        true => (200, json!({"metadata": {"resourceVersion": "1"}, "items": []})),
-        false => respond(method, path, body),
+    let context = context(move |method, path, body| match (path.ends_with("/leases"), method) {
+        (true, "GET") => (200, json!({"metadata": {"resourceVersion": "1"}, "items": []})),
+        (true, _) if body["metadata"]["annotations"].get("intent.wharf.dev/0").is_some() => {
+            (201, json!({"metadata": {"uid": "u"}}))
+        }
+        _ => respond(method, path, body),
     });
     Actor {
         journal: Journal::open(&context).await,
@@ -65,6 +68,28 @@ async fn competing_for_changed_claim_backs_off() {
         inputs.class = Some(Arc::new(class(json!({}))));
         let outcome = actor.compete(&EventTarget::for_claim(VOLUME, &claim), &claim, &inputs).await;
         assert_eq!(outcome, StepOutcome::RETRY);
+    }
+}
+
+/// What may exist is recorded before it is forgotten. A list that cannot be written blocks nothing.
+#[tokio::test]
+async fn uncertain_intent_is_dropped_only_after_suspect_was_recorded() {
+    for (response, dropped) in [
+        ((201, json!({})), true),
+        (refused(409, "AlreadyExists"), true),
+        (refused(403, "Forbidden"), true),
+        (refused(503, "ServiceUnavailable"), false),
+    ] {
+        let reason = response.1["reason"].clone();
+        let actor = actor(move |_, _, _| response.clone()).await;
+        actor.journal.write(intent()).await.unwrap();
+        let intent = Arc::new(intent());
+        let step = ProvisionStep::DropIntent { intent, retry: false, suspect: true };
+        let outcome = actor.act(VOLUME, &Inputs::default(), step).await;
+        assert_eq!(outcome, if dropped { StepOutcome::Continue } else { StepOutcome::RETRY }, "{reason}");
+        assert_eq!(actor.journal.get(VOLUME).is_none(), dropped, "{reason}");
+        let counted = actor.context.metrics.encode().contains("wharf_suspected_orphans_total{");
+        assert_eq!(counted, dropped, "{reason}");
     }
 }
 

@@ -6,7 +6,7 @@ mod intent;
 use serde_json::json;
 use wharf_csi::ErrorClass;
 use wharf_model::topology::Segments;
-use wharf_model::{VolumeAttributesClass, VolumeSnapshot, VolumeSnapshotContent};
+use wharf_model::{Monotonic, VolumeAttributesClass, VolumeSnapshot, VolumeSnapshotContent};
 
 use super::*;
 use crate::context::LocalNode;

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
-use wharf_model::topology::Segments;
+use wharf_model::topology::{Segments, TopologyRequirement};
 
 /// Requisite and preferred topologies.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,6 +13,24 @@ use wharf_model::topology::Segments;
 pub(crate) struct IntentTopology {
     pub(crate) requisite: Vec<Segments>,
     pub(crate) preferred: Vec<Segments>,
+}
+
+impl From<TopologyRequirement> for IntentTopology {
+    fn from(TopologyRequirement { requisite, preferred }: TopologyRequirement) -> Self {
+        Self { requisite, preferred }
+    }
+}
+
+impl IntentTopology {
+    /// Whether a volume that was requested with this topology is still what a request with the other topology is for:
+    /// for the same selected node or, without one, for any topology that still exists. Nodes that join or leave
+    /// change the lists without changing that.
+    pub(crate) fn is_for(&self, needed: &Self, node_selected: bool) -> bool {
+        match node_selected {
+            true => self.preferred.first() == needed.preferred.first(),
+            false => self.requisite.iter().any(|topology| needed.requisite.contains(topology)),
+        }
+    }
 }
 
 /// The values of one topology, in the order of the labels. `None`: the label is missing.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use wharf_model::{Kind, Lease};
 
+use crate::lease_label::{fnv1a, label_value};
 use crate::provisioner::intent::Intent;
 
 /// The label with the driver's name.
@@ -22,8 +23,6 @@ pub(super) const MAX_INTENTS: usize = 100;
 pub(super) const MAX_BYTES: usize = 200 << 10;
 /// The bytes of an intent's annotation key.
 const KEY_BYTES: usize = INTENT.len() + 2;
-/// Maximum length of a label's value.
-const LABEL_BYTES: usize = 63;
 
 /// The owner of a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,28 +114,6 @@ pub(super) fn read(lease: &Lease) -> FoundSegment {
     found
 }
 
-/// A text as a label's value: unchanged if it is valid, else its sanitized start and a hash.
-fn label_value(text: &str) -> String {
-    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let outer = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-    if text.len() <= LABEL_BYTES
-        && text.chars().all(inner)
-        && outer(text.chars().next())
-        && outer(text.chars().last())
-    {
-        return text.to_owned();
-    }
-    let kept: String = text.chars().map(|c| if inner(c) { c } else { '-' }).take(40).collect();
-    format!("x{kept}-{:016x}", fnv1a(text))
-}
-
-/// 64-bit FNV-1a: stable across releases, unlike the standard library's hash.
-fn fnv1a(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
-}
-
 /// Reads an intent from a segment, builds the request and the PersistentVolume from it, and writes it again; `None` if
 /// it is counted as unreadable. For the fuzz targets.
 #[cfg(feature = "fuzzing")]
@@ -209,7 +186,7 @@ mod tests {
             assert_eq!(owner.selector(), selector);
         }
         for value in owner(&long, Some("-odd")).labels().into_values() {
-            assert!(value.len() <= LABEL_BYTES && !value.starts_with('-'), "{value}");
+            assert!(value.len() <= crate::lease_label::MAX_BYTES && !value.starts_with('-'), "{value}");
         }
         assert_ne!(label_value(&long), label_value(&"n".repeat(252)));
     }

@@ -1,13 +1,13 @@
 //! The simulated API server, with the Kubernetes controllers that act on volumes and claims.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
 use wharf_model::claim::ClaimPhase;
 use wharf_model::names::annotation;
 use wharf_model::volume::VolumePhase;
-use wharf_model::{AccessMode, PersistentVolume, PersistentVolumeClaim, Quantity, Time};
+use wharf_model::{AccessMode, PersistentVolume, PersistentVolumeClaim, Quantity, StorageClass, Time};
 
 use super::super::intent::Intent;
 
@@ -23,6 +23,10 @@ pub(super) struct Api {
     /// The volume of each attachment.
     pub(super) attachments: BTreeMap<String, String>,
     pub(super) journal: BTreeMap<String, Arc<Intent>>,
+    /// The names of volumes that were recorded as suspects.
+    pub(super) suspects: BTreeSet<String>,
+    /// How often the class was created again.
+    class_generation: u64,
     last: u64,
 }
 
@@ -46,6 +50,22 @@ impl Api {
         claim.spec.access_modes = vec![AccessMode::ReadWriteOnce];
         claim.spec.resources.requests.storage = Some(Quantity::from_bytes(1 << 20));
         self.claims.insert(name.to_owned(), Arc::new(claim));
+    }
+
+    pub(super) fn class(&self) -> StorageClass {
+        let mut class = StorageClass { provisioner: DRIVER.to_owned(), ..StorageClass::default() };
+        class.metadata.name = CLASS.to_owned();
+        class.metadata.uid = format!("class-{}", self.class_generation);
+        class
+    }
+
+    /// A user deletes the class and creates it again.
+    pub(super) fn replace_class(&mut self) {
+        self.class_generation += 1;
+    }
+
+    pub(super) fn copy_class(&mut self, other: &Self) {
+        self.class_generation = other.class_generation;
     }
 
     /// Creates a volume object, unless there is one of this name.

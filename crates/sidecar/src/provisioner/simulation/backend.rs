@@ -55,6 +55,12 @@ impl Backend {
         self.by_name.values().map(String::as_str).collect()
     }
 
+    /// The name in the request that created a volume.
+    pub(super) fn name_of(&self, handle: &str) -> &str {
+        let found = self.by_name.iter().find(|(_, of)| *of == handle);
+        found.map(|(name, _)| name.as_str()).unwrap_or_default()
+    }
+
     pub(super) fn create(
         &mut self,
         name: &str,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tonic::Code;
 use wharf_csi::{ErrorClass, Operation, classify, is_request_error};
 use wharf_model::names::{VolumeNaming, finalizer};
-use wharf_model::{PersistentVolume, PersistentVolumeClaim, StorageClass, Time};
+use wharf_model::{Monotonic, PersistentVolume, PersistentVolumeClaim, Time};
 
 use super::super::Settings;
 use super::super::decide::{ProvisionStep, decide};
@@ -17,7 +17,7 @@ use super::super::reclaim::ReclaimStep;
 use super::super::view::{
     CreatedVolume, FixedNodes, ProvisionState, ProvisionView, ProvisionerConfig, Transition, claimant,
 };
-use super::api::{Api, CLASS, DRIVER};
+use super::api::{Api, DRIVER};
 use super::backend::{Backend, CallOutcome};
 use super::world::Bug;
 use crate::driver::Capabilities;
@@ -39,13 +39,6 @@ pub(super) fn config() -> ProvisionerConfig {
         node: None,
         identity: "sim".to_owned(),
     }
-}
-
-fn class() -> StorageClass {
-    let mut class = StorageClass { provisioner: DRIVER.to_owned(), ..StorageClass::default() };
-    class.metadata.name = CLASS.to_owned();
-    class.metadata.uid = "class".to_owned();
-    class
 }
 
 /// A step in progress.
@@ -76,8 +69,9 @@ enum Response {
 
 pub(super) struct Process {
     config: ProvisionerConfig,
-    class: StorageClass,
     pub(super) cache: Api,
+    /// The time of the last decision.
+    now: Time,
     states: BTreeMap<String, ProvisionState>,
     pub(super) work: Vec<Work>,
 }
@@ -85,13 +79,7 @@ pub(super) struct Process {
 impl Process {
     /// Starts with a synced cache.
     pub(super) fn start(api: &Api) -> Self {
-        Self {
-            config: config(),
-            class: class(),
-            cache: api.clone(),
-            states: BTreeMap::new(),
-            work: Vec::new(),
-        }
+        Self { config: config(), cache: api.clone(), now: Time(0), states: BTreeMap::new(), work: Vec::new() }
     }
 
     /// The lease was acquired again: the earlier state is void.
@@ -157,13 +145,13 @@ impl Process {
             Some(Bug::AttachmentsIgnored) => Vec::new(),
             _ => attached.map(|(name, _)| name.clone()).collect(),
         };
-        let nodes = FixedNodes::default();
+        let (nodes, class) = (FixedNodes::default(), self.cache.class());
         let view = ProvisionView {
             volume,
             config: &self.config,
             pv: pv.map(|pv| &**pv),
             claim: claim.as_deref(),
-            class: Some(&self.class),
+            class: Some(&class),
             intent,
             handle_owner: handle_owner
                 .as_ref()
@@ -173,7 +161,7 @@ impl Process {
             source_claim: None,
             source_volume: None,
             nodes: &nodes,
-            pv_class: Some(&self.class),
+            pv_class: Some(&class),
             attached: &attached,
             siblings: &siblings,
         };
@@ -186,6 +174,7 @@ impl Process {
         if busy && bug != Some(Bug::ConcurrentWork) {
             return None;
         }
+        self.now = now;
         let (step, pv) = self.decide(volume, bug, now);
         let acknowledged = format!("{volume}: {}", summary(&step));
         self.work.push(Work { volume: volume.to_owned(), step, pv, response: None });
@@ -216,8 +205,9 @@ impl Process {
                 self.cache.journal.insert(volume.clone(), Arc::new(*intent));
                 Response::Done(vec![Transition::IntentWritten])
             }
-            ProvisionStep::CreateVolume(intent) => {
+            ProvisionStep::CreateVolume { intent, wanted } => {
                 self.apply(&volume, Transition::CreateSent);
+                let unwanted_at = (!wanted && bug != Some(Bug::NoBound)).then_some(Monotonic(self.now.0));
                 match backend.create(&volume, &intent.request, outcome)? {
                     Ok(handle) => {
                         if bug == Some(Bug::IntentDroppedEarly) {
@@ -228,7 +218,7 @@ impl Process {
                             ..CreatedVolume::default()
                         }))])
                     }
-                    Err(code) => Response::Done(vec![failed(code, bug)]),
+                    Err(code) => Response::Done(vec![failed(code, unwanted_at, bug)]),
                 }
             }
             ProvisionStep::SavePv { object, .. } if reached => {
@@ -251,7 +241,10 @@ impl Process {
                     }
                 }
             }
-            ProvisionStep::DropIntent { .. } => {
+            ProvisionStep::DropIntent { suspect, .. } => {
+                if suspect && bug != Some(Bug::SuspectNotRecorded) {
+                    api.suspects.insert(volume.clone());
+                }
                 api.journal.remove(&volume);
                 self.cache.journal.remove(&volume);
                 Response::Done(vec![Transition::IntentDropped])
@@ -336,6 +329,11 @@ impl Process {
         self.states.entry(volume.to_owned()).or_default().apply(transitions, Time(0));
     }
 
+    /// Whether the driver said that it created the volume: it only has to be saved or deleted.
+    pub(super) fn knows(&self, volume: &str) -> bool {
+        self.states.get(volume).is_some_and(|state| state.created().is_some())
+    }
+
     /// Updates one PersistentVolume in the cache.
     pub(super) fn refresh(&mut self, api: &Api, volume: &str) {
         match api.volumes.get(volume) {
@@ -353,14 +351,19 @@ pub(super) fn check_unused(api: &Api, handle: &str) -> Result<(), String> {
     }
 }
 
-fn failed(code: Code, bug: Option<Bug>) -> Transition {
-    let class = match classify(Operation::Create, code) {
-        ErrorClass::StillRunning if bug == Some(Bug::TimeoutIsFinal) => ErrorClass::Final,
-        class => class,
+fn failed(code: Code, unwanted_at: Option<Monotonic>, bug: Option<Bug>) -> Transition {
+    let (class, inconclusive) = match (classify(Operation::Create, code), bug) {
+        (ErrorClass::StillRunning, Some(Bug::TimeoutIsFinal)) => (ErrorClass::Final, false),
+        (class, Some(Bug::TimeoutIsFinal | Bug::FailureCoversEarlierCalls)) => (class, false),
+        (class, _) => (class, !is_request_error(code)),
     };
-    let believed = matches!(bug, Some(Bug::FailureCoversEarlierCalls | Bug::TimeoutIsFinal));
-    let inconclusive = !is_request_error(code) && !believed;
-    Transition::CreateFailed { class, exhausted: false, inconclusive, class_uid: "class".to_owned() }
+    Transition::CreateFailed {
+        class,
+        exhausted: false,
+        inconclusive,
+        class_uid: "class".to_owned(),
+        unwanted_at,
+    }
 }
 
 /// A short description of a step.

@@ -17,6 +17,9 @@ const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const DAYS: i64 = 48 * 60 * 60 * 1000;
 /// Rounds without faults, until nothing changes any more.
 const CONVERGE_ROUNDS: usize = 60;
+/// Rounds with a driver that never recovers, a minute each.
+const BROKEN_ROUNDS: usize = 90;
+const MINUTE: i64 = 60_000;
 
 /// Planted mistakes that the simulation has to find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,10 +40,14 @@ pub(super) enum Bug {
     AttachmentsIgnored,
     /// A volume is deleted based on a stale cache.
     DeletesFromCache,
+    /// A call with an unknown result is repeated without end.
+    NoBound,
+    /// An intent is dropped without recording what may exist.
+    SuspectNotRecorded,
 }
 
 impl Bug {
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::NoIntent,
         Self::ConcurrentWork,
         Self::IntentDroppedEarly,
@@ -49,6 +56,8 @@ impl Bug {
         Self::HandleOwnerIgnored,
         Self::AttachmentsIgnored,
         Self::DeletesFromCache,
+        Self::NoBound,
+        Self::SuspectNotRecorded,
     ];
 }
 
@@ -57,6 +66,7 @@ impl Bug {
 enum Event {
     CreateClaim(&'static str),
     DeleteClaim(String),
+    ReplaceClass,
     SetRetain(String),
     Attach(String),
     Detach(String),
@@ -130,6 +140,9 @@ impl World {
         let stale = known.filter(|name| self.api.volumes.get(*name) != self.process.cache.volumes.get(*name));
         events.extend(stale.cloned().map(Event::RefreshVolume));
         events.push(Event::RefreshOthers);
+        if !self.api.journal.is_empty() {
+            events.push(Event::ReplaceClass);
+        }
         if self.backend.is_running() {
             events.push(Event::FinishDelayed(0));
         }
@@ -167,6 +180,7 @@ impl World {
         match event {
             Event::CreateClaim(name) => self.api.create_claim(name),
             Event::DeleteClaim(name) => drop(self.api.claims.remove(name)),
+            Event::ReplaceClass => self.api.replace_class(),
             Event::SetRetain(name) => {
                 let uid = self.api.volumes[name].metadata.uid.clone();
                 self.api.change(name, &uid, |volume| {
@@ -183,6 +197,7 @@ impl World {
             }
             Event::RefreshOthers => {
                 self.process.cache.claims.clone_from(&self.api.claims);
+                self.process.cache.copy_class(&self.api);
                 self.process.cache.attachments.clone_from(&self.api.attachments);
             }
             Event::StartWork(name) => {
@@ -255,39 +270,68 @@ impl World {
         Ok(())
     }
 
+    /// The driver fails every call from now on and never recovers. All waiting for it has to end, except for claims
+    /// that need its answer.
+    pub(super) fn break_driver(&mut self, outcome: CallOutcome) -> Result<(), String> {
+        self.trace.push(format!("from now on every call is {outcome:?}"));
+        self.leader = true;
+        self.process.new_term(&self.api);
+        for _ in 0..BROKEN_ROUNDS {
+            self.now.0 += MINUTE;
+            self.round(outcome)?;
+        }
+        let class = self.api.class().metadata.uid;
+        let needed = |volume: &String| {
+            let intent = &self.api.journal[volume];
+            let claim = self.api.claims.get(&intent.claim.name);
+            claim.is_some_and(|claim| claim.metadata.uid == intent.claim.uid) && intent.class_uid == class
+        };
+        match self.api.journal.keys().find(|volume| !needed(volume) && !self.process.knows(volume)) {
+            Some(volume) => Err(format!("the intent for {volume} is never dropped")),
+            None => Ok(()),
+        }
+        .inspect_err(|violation| self.trace.push(format!("WRONG: {violation}")))
+    }
+
     /// Without user actions and faults the system has to converge to a consistent state.
     pub(super) fn converge(&mut self) -> Result<(), String> {
         self.trace.push("converge without faults".to_owned());
-        self.api.attachments.clear();
         self.leader = true;
         self.process.new_term(&self.api);
         for _ in 0..CONVERGE_ROUNDS {
-            while self.backend.is_running() {
-                self.finish_delayed(0)?;
-            }
-            for name in self.api.volumes.keys().cloned().collect::<Vec<_>>() {
-                while let Some(what) = self.api.next_binding(&name) {
-                    self.api.apply_binding(&name, &what);
-                }
-            }
-            let known = std::mem::take(&mut self.process.cache.journal);
-            self.process.cache = self.api.clone();
-            self.process.cache.journal = known;
-            for volume in self.process.volumes() {
-                self.now.0 += 1000;
-                if let Some(line) = self.process.start_work(&volume, self.bug, self.now)
-                    && self.trace.last() != Some(&line)
-                {
-                    self.trace.push(line);
-                }
-                while let Some(which) = self.process.work.len().checked_sub(1) {
-                    let Self { process, api, backend, bug, .. } = self;
-                    process.effect(which, api, backend, CallOutcome::Succeeds, *bug)?;
-                    process.deliver(which);
-                }
-            }
+            self.round(CallOutcome::Succeeds)?;
         }
         self.check_invariants().inspect_err(|violation| self.trace.push(format!("WRONG: {violation}")))
+    }
+
+    /// One step for each volume, after all that is pending has happened. The driver's calls have this outcome.
+    fn round(&mut self, outcome: CallOutcome) -> Result<(), String> {
+        self.api.attachments.clear();
+        while self.backend.is_running() {
+            self.finish_delayed(0)?;
+        }
+        for name in self.api.volumes.keys().cloned().collect::<Vec<_>>() {
+            while let Some(what) = self.api.next_binding(&name) {
+                self.api.apply_binding(&name, &what);
+            }
+        }
+        let known = std::mem::take(&mut self.process.cache.journal);
+        self.process.cache = self.api.clone();
+        self.process.cache.journal = known;
+        for volume in self.process.volumes() {
+            self.now.0 += 1000;
+            if let Some(line) = self.process.start_work(&volume, self.bug, self.now)
+                && self.trace.last() != Some(&line)
+            {
+                self.trace.push(line);
+            }
+            while let Some(which) = self.process.work.len().checked_sub(1) {
+                let Self { process, api, backend, bug, .. } = self;
+                process.effect(which, api, backend, outcome, *bug)?;
+                process.deliver(which);
+            }
+        }
+        Ok(())
     }
 
     fn check_invariants(&self) -> Result<(), String> {
@@ -300,7 +344,9 @@ impl World {
         };
         let recorded: Vec<String> = volumes.values().map(handle_of).collect();
         let handles = self.backend.handles();
-        if let Some(leaked) = handles.iter().find(|handle| !recorded.iter().any(|of| of == *handle)) {
+        let suspected = |handle: &str| self.api.suspects.contains(self.backend.name_of(handle));
+        let leaked = |handle: &&&str| !recorded.iter().any(|of| of == **handle) && !suspected(handle);
+        if let Some(leaked) = handles.iter().find(leaked) {
             return Err(format!("{leaked} leaked: no PersistentVolume refers to it"));
         }
         for (name, pv) in volumes {

@@ -27,6 +27,7 @@ fn rules() -> Rules {
         naming: naming("snapshot"),
         group_naming: naming("groupsnapshot"),
         extra_create_metadata: false,
+        poll_interval_max: Duration::from_secs(300),
         node: None,
     }
 }
@@ -128,6 +129,7 @@ fn failed(action: Action, code: Code, at: Time) -> ContentState {
         code: Some(code),
         retry_soon: false,
         called_at_version: Some("7".into()),
+        unwanted_at: None,
     };
     state.record_failure(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, at);
     state
@@ -154,6 +156,7 @@ fn step_name(step: &Step) -> &'static str {
         Step::CallDriver { request, .. } => request.call.method(),
         Step::WriteStatus { .. } => "write status",
         Step::UnmarkBeingCreated { .. } => "unmark",
+        Step::Abandon { .. } => "abandon",
         Step::DeleteSnapshot { request } => request.call.method(),
         Step::ClearStatus { .. } => "clear",
         Step::RemoveFinalizer { .. } => "release",
@@ -240,6 +243,79 @@ fn create_is_called_only_after_content_was_read_from_server() {
     }
 }
 
+/// While we hold the lease, only we remove our finalizer: a poll needs no read.
+#[test]
+fn snapshot_of_held_content_is_polled_without_reading_content() {
+    let status = json!({"status": {"snapshotHandle": "h", "readyToUse": false}});
+    let deleting = json!({"metadata": {"deletionTimestamp": GOING}});
+    for (object, held, expected) in [
+        (content(status.clone()), true, "CreateSnapshot"),
+        (content(status.clone()), false, "read"),
+        // Without a handle the call may create a snapshot.
+        (content(annotated(names::BEING_CREATED)), true, "read"),
+        (content(both(status.clone(), json!({"metadata": {"finalizers": ["other"]}}))), true, "read"),
+        (content(both(status, deleting)), true, "read"),
+    ] {
+        let (rules, parameters) = (rules(), BTreeMap::new());
+        let state = ContentState { held, ..ContentState::default() };
+        let class = Class::Found { driver: "d.test", parameters: &parameters };
+        let ownership = Ownership::Ours;
+        let view = View { rules: &rules, object: &object, class, ownership, state: &state, confirmed: false };
+        assert_eq!(step_name(&decide(&view, NOW)), expected, "{object:?} {held}");
+    }
+}
+
+/// If the driver never says what an earlier call created, the deletion goes on after what may exist was recorded.
+#[test]
+fn deletion_ends_although_driver_never_answers_conclusively() {
+    let minute = |minute: i64| wharf_model::Monotonic(minute * 60_000);
+    let deleting = json!({"metadata": {"deletionTimestamp": GOING}});
+    let being_deleted = both(annotated(names::BEING_DELETED), deleting);
+    let marked = content(both(being_deleted.clone(), annotated(names::BEING_CREATED)));
+    let after = |code: Option<Code>, minutes: i64, deleted: bool| {
+        let mut state = ContentState::default();
+        for at in 0..=minutes {
+            assert_ne!(step_name(&next(&marked, &state)), "abandon", "{code:?} {at}");
+            let failed = FailedAttempt {
+                action: Action::Check,
+                message: "no".into(),
+                code,
+                retry_soon: false,
+                called_at_version: Some("7".into()),
+                unwanted_at: deleted.then(|| minute(at)),
+            };
+            state.record_failure(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, NOW);
+        }
+        state
+    };
+    for (state, abandoned) in [
+        (after(Some(Code::Internal), 9, true), false),
+        (after(Some(Code::Internal), 10, true), true),
+        // The driver cannot be called, such as without the secret.
+        (after(None, 10, true), true),
+        (after(Some(Code::Unavailable), 59, true), false),
+        (after(Some(Code::Unavailable), 60, true), true),
+        // The VolumeSnapshot waits for the snapshot.
+        (after(Some(Code::Internal), 600, false), false),
+    ] {
+        let step = next(&marked, &state);
+        assert_eq!(step_name(&step) == "abandon", abandoned, "{state:?} {step:?}");
+        if let Step::Abandon { patch: Patch::Merge(body), suspect } = step {
+            assert_eq!(body["metadata"]["resourceVersion"], "7", "applies to this version only");
+            assert_eq!(
+                (suspect.name.as_str(), suspect.sources.as_slice()),
+                ("snapshot-vs", ["v".to_owned()].as_slice())
+            );
+            assert_eq!(suspect.object.to_string(), "ns/s");
+        }
+        assert_eq!(step_name(&next(&content(being_deleted.clone()), &state)), "release");
+    }
+    // A conclusive answer ends the doubt.
+    let mut settled = after(Some(Code::Internal), 9, true);
+    settled.record_info(SnapshotInfo { handle: "h".into(), ..SnapshotInfo::default() }, NOW);
+    assert_eq!((settled.doubt, step_name(&next(&marked, &settled))), (None, "write status"));
+}
+
 /// sidecars.md 1.5 "Create": not ready is not a failure; upstream polls with its failure backoff.
 #[test]
 fn unready_snapshot_is_polled_with_its_own_interval() {
@@ -248,12 +324,24 @@ fn unready_snapshot_is_polled_with_its_own_interval() {
     let info = SnapshotInfo { handle: "h".into(), ready: false, created: 5, ..SnapshotInfo::default() };
     let mut state = ContentState::default();
     let mut pauses = Vec::new();
-    for _ in 0..6 {
-        state.record_info(info.clone(), NOW);
-        let Step::Wait(pause) = next(&object, &state) else { panic!("expected Wait") };
-        pauses.push(pause.as_secs());
+    // At these times, the first poll was so many seconds ago.
+    for age in [0, 1, 8, 60, 600, 3600] {
+        state.record_info(info.clone(), Time(NOW.0 - 3_600_000 + age * 1000));
+        let at = Time(NOW.0 - 3_600_000 + age * 1000);
+        let polls = state.polls.unwrap();
+        pauses.push(polls.remaining(Duration::from_secs(300), at).unwrap().as_secs());
     }
-    assert_eq!(pauses, [1, 2, 4, 8, 15, 15]);
+    assert_eq!(pauses, [1, 1, 2, 15, 150, 300]);
+    let max = |seconds| Rules { poll_interval_max: Duration::from_secs(seconds), ..rules() };
+    for (seconds, pause) in [(300, 300), (60, 60)] {
+        let step = next_with(&object, &state, &max(seconds), &[]);
+        assert_eq!(step, Step::Wait(Duration::from_secs(pause)));
+    }
+    // A relevant change ends the wait, but not the slower pace.
+    state.reset_backoff();
+    assert_eq!(step_name(&next(&object, &state)), "CreateSnapshot");
+    state.record_info(info.clone(), NOW);
+    assert_eq!(next(&object, &state), Step::Wait(Duration::from_secs(300)));
     // The next call is the same, without a mark: the content has the handle.
     let step = next(&object, &ContentState::default());
     assert_eq!(is_create(&step).unwrap().name, "snapshot-vs");
@@ -351,6 +439,7 @@ fn mark_is_removed_only_after_final_error() {
             code: Some(code),
             retry_soon: false,
             called_at_version,
+            unwanted_at: None,
         };
         found.record_failure(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, NOW);
         assert_eq!(step_name(&next(&marked, &found)), expected, "{code:?}");

@@ -6,15 +6,18 @@ use super::*;
 /// response, regardless of changes to the claim, the class and the node.
 #[test]
 fn unfinished_intent_repeats_same_call() {
-    let create = ProvisionStep::CreateVolume(Arc::new(intent()));
-    assert_eq!(Scene::with_outcome(None).step(), create);
+    let create = |wanted| ProvisionStep::CreateVolume { intent: Arc::new(intent()), wanted };
+    assert_eq!(Scene::with_outcome(None).step(), create(true));
     for scene in [
         Scene { claim: None, class: None, ..Scene::with_outcome(None) },
         Scene { claim: Some(claim(json!({"spec": {"volumeName": "pv"}}))), ..Scene::with_outcome(None) },
         Scene { class: Some(class(json!({"provisioner": "x"}))), ..Scene::with_outcome(None) },
+        Scene { class: Some(class(json!({"metadata": {"uid": "class-2"}}))), ..Scene::with_outcome(None) },
         Scene { claim: Some(claim(on_node("gone"))), ..Scene::with_outcome(None) }.with_nodes(&[]),
+        Scene { claim: Some(claim(on_node("node-a"))), ..Scene::with_outcome(None) }
+            .with_nodes(&[("node-a", "a")]),
     ] {
-        assert_eq!(scene.step(), create);
+        assert_eq!(scene.step(), create(false));
     }
     // The call is skipped only if it was never sent and the claim is gone.
     let create_unsent = |claim| Scene {
@@ -22,11 +25,111 @@ fn unfinished_intent_repeats_same_call() {
         state: ProvisionState { create_unsent: true, ..ProvisionState::default() },
         ..Scene::with_outcome(None)
     };
-    assert_eq!(create_unsent(Some(claim(json!({})))).step(), create);
-    assert_eq!(
-        create_unsent(None).step(),
-        ProvisionStep::DropIntent { intent: Arc::new(intent()), retry: false }
-    );
+    assert_eq!(create_unsent(Some(claim(json!({})))).step(), create(true));
+    assert_eq!(create_unsent(None).step(), dropped(false, false));
+}
+
+/// A selected node that changed ends the repetition. Nodes that join or leave elsewhere do not.
+#[test]
+fn intent_is_wanted_while_its_place_is_needed() {
+    let (a, b, c) = (("node-a", "a"), ("node-b", "b"), ("node-c", "c"));
+    let wanted =
+        |written_with: &[(&str, &str)], on: Option<&str>, now: &[(&str, &str)], now_on: Option<&str>| {
+            let claimed = |node: Option<&str>| claim(node.map_or_else(|| json!({}), on_node));
+            let before = Scene { claim: Some(claimed(on)), ..Scene::default() }.with_nodes(written_with);
+            let intent = Some(Arc::new(before.written()));
+            let scene = Scene { claim: Some(claimed(now_on)), intent, ..Scene::default() }.with_nodes(now);
+            match scene.step() {
+                ProvisionStep::CreateVolume { wanted, .. } => wanted,
+                step => panic!("{step:?}"),
+            }
+        };
+    for (written_with, on, now, now_on, expected) in [
+        (&[a, b][..], Some("node-a"), &[a, b][..], Some("node-a"), true),
+        (&[a, b], Some("node-a"), &[a, b, c], Some("node-a"), true),
+        (&[a, b], Some("node-a"), &[a], Some("node-a"), true),
+        (&[a, b], Some("node-a"), &[a, b], Some("node-b"), false),
+        // The node is gone.
+        (&[a, b], Some("node-a"), &[b], Some("node-a"), false),
+        (&[a, b], None, &[a, b, c], None, true),
+        (&[a, b], None, &[b, c], None, true),
+        (&[a, b], None, &[c], None, false),
+    ] {
+        assert_eq!(wanted(written_with, on, now, now_on), expected, "{on:?} {now:?} {now_on:?}");
+    }
+}
+
+fn dropped(retry: bool, suspect: bool) -> ProvisionStep {
+    ProvisionStep::DropIntent { intent: Arc::new(intent()), retry, suspect }
+}
+
+fn failed(class: ErrorClass, inconclusive: bool, unwanted_at: Option<Monotonic>) -> Transition {
+    let class_uid = "class-1".into();
+    Transition::CreateFailed { class, exhausted: false, inconclusive, class_uid, unwanted_at }
+}
+
+/// A call whose result is unknown is repeated as long as a claim needs the result. Otherwise the repetition ends, what
+/// may exist is recorded, and a claim that needs another volume starts again.
+#[test]
+fn uncertain_call_without_claim_ends_as_suspect() {
+    let minute = |minute: i64| Monotonic(minute * 60_000);
+    let after = |class, minutes: i64, wanted: bool| {
+        let mut state = ProvisionState::default();
+        state.apply(Transition::IntentWritten, NOW);
+        state.apply(Transition::CreateSent, NOW);
+        state.apply(failed(ErrorClass::StillRunning, true, None), NOW);
+        for at in 0..=minutes {
+            assert_eq!(state.outcome, None, "{class:?} {at}");
+            state.apply(failed(class, true, (!wanted).then(|| minute(at))), NOW);
+        }
+        state
+    };
+    let vague = ErrorClass::Final;
+    for (state, over) in [
+        (after(vague, 9, false), false),
+        (after(vague, 10, false), true),
+        (after(vague, 600, true), false),
+        (after(ErrorClass::StillRunning, 59, false), false),
+        (after(ErrorClass::StillRunning, 60, false), true),
+        (after(ErrorClass::StillRunning, 600, true), false),
+    ] {
+        assert_eq!(state.outcome, over.then_some(CreateOutcome::Unknown));
+        for claim in [None, Some(claim(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})))] {
+            let retry = claim.is_some();
+            let scene = Scene { claim, state: state.clone(), ..Scene::with_outcome(None) };
+            let scene = Scene { state: state.clone(), ..scene };
+            let create = ProvisionStep::CreateVolume { intent: Arc::new(intent()), wanted: false };
+            assert_eq!(scene.step(), if over { dropped(retry, true) } else { create });
+        }
+    }
+    // A claim that needs the result again is not abandoned.
+    let mut again = after(vague, 9, false);
+    again.apply(failed(vague, true, None), NOW);
+    again.apply(failed(vague, true, Some(minute(20))), NOW);
+    assert_eq!(again.outcome, None);
+    // A conclusive answer leaves no suspect.
+    let mut settled = after(vague, 5, false);
+    settled.apply(failed(vague, false, Some(minute(6))), NOW);
+    let scene = Scene { claim: None, state: settled, ..Scene::with_outcome(None) };
+    assert_eq!(Scene { intent: Some(Arc::new(intent())), ..scene }.step(), dropped(false, false));
+    // The same if another PersistentVolume has the name.
+    let other = volume(json!({"spec": {"claimRef": {"uid": "u9"}}}));
+    let scene = Scene { pv: Some(other), state: after(vague, 10, false), ..Scene::default() };
+    assert_eq!(Scene { intent: Some(Arc::new(intent())), ..scene }.step(), dropped(false, true));
+    // After the suspect was recorded, the claim starts again with what is there now.
+    let mut state = after(vague, 10, false);
+    state.apply(Transition::IntentDropped, NOW);
+    assert_eq!(state, ProvisionState::default());
+}
+
+/// A volume may exist if an earlier call was uncertain; the claim is rescheduled all the same.
+#[test]
+fn exhausted_after_uncertain_call_leaves_suspect() {
+    for (calls_settled, suspect) in [(true, false), (false, true)] {
+        let mut scene = Scene::with_outcome(Some(CreateOutcome::Exhausted));
+        scene.state.calls_settled = calls_settled;
+        assert_eq!(scene.step(), dropped(true, suspect));
+    }
 }
 
 /// sidecars.md 1.1 "Error classes (CreateVolume)": the state after each class of error.
@@ -37,7 +140,13 @@ fn create_error_class_determines_state() {
         state.apply(Transition::IntentWritten, NOW);
         state.apply(Transition::CreateSent, NOW);
         state.apply(
-            Transition::CreateFailed { class, exhausted, inconclusive: false, class_uid: "class-1".into() },
+            Transition::CreateFailed {
+                class,
+                exhausted,
+                inconclusive: false,
+                class_uid: "class-1".into(),
+                unwanted_at: None,
+            },
             NOW,
         );
         state
@@ -58,11 +167,7 @@ fn create_error_class_determines_state() {
     // The intent is from an earlier process, which may have created the volume.
     for (inconclusive, outcome) in [(true, None), (false, Some(CreateOutcome::Refused))] {
         let mut found = ProvisionState::default();
-        let class_uid = "class-1".into();
-        found.apply(
-            Transition::CreateFailed { class: ErrorClass::Final, exhausted: false, inconclusive, class_uid },
-            NOW,
-        );
+        found.apply(failed(ErrorClass::Final, inconclusive, None), NOW);
         assert_eq!(found, ProvisionState { outcome, ..ProvisionState::default() }, "{inconclusive}");
     }
 }
@@ -76,6 +181,7 @@ fn exhausted_is_final_after_repeated_responses() {
         exhausted,
         inconclusive: false,
         class_uid: "class-1".into(),
+        unwanted_at: None,
     };
     let mut found = ProvisionState::default();
     for attempt in 1..EXHAUSTED_LIMIT {
@@ -95,7 +201,7 @@ fn exhausted_is_final_after_repeated_responses() {
 /// is retried.
 #[test]
 fn final_outcome_drops_intent() {
-    let give_up = |retry| ProvisionStep::DropIntent { intent: Arc::new(intent()), retry };
+    let give_up = |retry| dropped(retry, false);
     let infeasible = || CreateOutcome::Infeasible { class_uid: "class-1".into(), since: NOW };
     let on_a = || Some(claim(on_node("node-a")));
     for (outcome, claimed, topology, retry) in [
@@ -110,6 +216,7 @@ fn final_outcome_drops_intent() {
         (infeasible(), Some(claim(json!({}))), false, false),
     ] {
         let mut scene = Scene { claim: claimed, ..Scene::with_outcome(Some(outcome)) };
+        scene.state.calls_settled = true;
         scene.config.capabilities.topology = topology;
         assert_eq!(scene.step(), give_up(retry), "{:?} {topology}", scene.state.outcome);
     }
@@ -137,16 +244,7 @@ fn exhausted_selected_node_is_unselected() {
 fn infeasible_request_waits_for_retry_max_or_other_class() {
     let max = Duration::from_secs(300);
     let mut state = ProvisionState::default();
-    let class_uid = "class-1".into();
-    state.apply(
-        Transition::CreateFailed {
-            class: ErrorClass::Infeasible,
-            exhausted: false,
-            inconclusive: false,
-            class_uid,
-        },
-        NOW,
-    );
+    state.apply(failed(ErrorClass::Infeasible, false, None), NOW);
     state.apply(Transition::IntentDropped, NOW);
     let scene = Scene { state, ..Scene::default() };
     let at = |now| decide(&scene.view(), now);
@@ -281,13 +379,13 @@ fn foreign_pv_with_same_name_undoes_intent() {
     // Without an outcome the call is repeated.
     assert_eq!(
         scene(other.clone(), ProvisionState::default()).step(),
-        ProvisionStep::CreateVolume(Arc::clone(&intent))
+        ProvisionStep::CreateVolume { intent: Arc::clone(&intent), wanted: false }
     );
-    let give_up = ProvisionStep::DropIntent { intent: Arc::clone(&intent), retry: false };
+    let give_up = dropped(false, false);
     for state in [
         with(Some(CreateOutcome::CleanedUp)),
         with(Some(CreateOutcome::Refused)),
-        with(Some(CreateOutcome::Exhausted)),
+        ProvisionState { calls_settled: true, ..with(Some(CreateOutcome::Exhausted)) },
         ProvisionState { create_unsent: true, ..ProvisionState::default() },
     ] {
         assert_eq!(scene(other.clone(), state).step(), give_up);
