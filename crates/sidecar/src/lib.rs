@@ -19,6 +19,7 @@ pub mod health_registry;
 mod list_pages;
 pub mod liveness;
 mod metrics;
+mod migration;
 pub mod process;
 pub mod provisioner;
 pub mod registrar;

@@ -19,6 +19,7 @@ use wharf_cluster::{Queue, Store, WatchOptions, now};
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
 use crate::context::Context;
+use crate::migration::warn_of_unserved_volumes;
 use decide::{ResizeStep, WaitReason, Waiting, decide};
 use state::{Epoch, ResizeState, ResizeStates};
 use view::{Classes, PodUse, ResizerCapabilities, View};
@@ -188,7 +189,18 @@ impl Resizer {
             let needs_work = |key: &Key| self.claims.get(key).is_some_and(|claim| wake::needs_work(&claim));
             wake::claim_of_volume(change, driver, needs_work).map(work_item).into_iter().collect()
         });
-        tokio::join!(claims, volumes, self.feed_classes(), self.feed_pods(), self.clear_on_lease_loss());
+        let warning = async {
+            self.volumes.wait_synced().await;
+            warn_of_unserved_volumes(ROLE, driver, &self.volumes);
+        };
+        tokio::join!(
+            claims,
+            volumes,
+            warning,
+            self.feed_classes(),
+            self.feed_pods(),
+            self.clear_on_lease_loss()
+        );
     }
 
     async fn feed_classes(&self) {
@@ -267,9 +279,6 @@ impl Resizer {
     fn wait(&self, key: &Key, waiting: &Waiting, now: wharf_model::Time) -> WorkOutcome {
         let Waiting { expansion, modification } = waiting;
         tracing::debug!(pvc = %key, %expansion, %modification, "waiting");
-        if *expansion == WaitReason::InTree {
-            self.context.attempts.record(ROLE, &key.to_string(), "expand", Some(expansion.to_string()));
-        }
         match waiting.until() {
             Some(until) => {
                 let millis = u64::try_from(until.0.saturating_sub(now.0)).unwrap_or(0);
