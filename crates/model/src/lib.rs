@@ -25,6 +25,7 @@ pub mod lease;
 mod map;
 pub mod matching;
 mod meta;
+pub mod migration;
 pub mod modify;
 pub mod names;
 pub mod node;

@@ -80,7 +80,7 @@ pub fn plan(
     if requested <= status.capacity.storage.unwrap_or(Quantity::ZERO) {
         return Plan::Idle(IdleReason::LargeEnough);
     }
-    if !volume.is_for_driver(driver) {
+    if !is_expanded_by(claim, volume, driver) {
         return Plan::Idle(IdleReason::OtherDriver);
     }
     if !volume.is_bound_to(&claim.metadata) {
@@ -102,6 +102,13 @@ pub fn plan(
         Some(size) => Plan::Expand { size, fresh: allocated != Some(size) },
         None => Plan::Idle(IdleReason::WaitingForNode),
     }
+}
+
+/// Whether this driver's resizer expands the volume. For an in-tree volume that is migrated to the driver, the expand
+/// controller annotates the claim.
+pub fn is_expanded_by(claim: &PersistentVolumeClaim, volume: &PersistentVolume, driver: &str) -> bool {
+    let annotated = || claim.metadata.annotation(annotation::STORAGE_RESIZER) == Some(driver);
+    volume.is_for_driver(driver) || (volume.is_migrated_to(driver) && annotated())
 }
 
 /// The target while the volume is smaller than requested; `None` if the node has to act.

@@ -1,17 +1,21 @@
-//! PersistentVolume. Only CSI sources are decoded; volumes with other sources have none.
+//! PersistentVolume. CSI sources are decoded, and in-tree sources that a CSI driver replaces are translated; volumes with
+//! other sources have none.
 
 use serde::Deserialize;
 
 use crate::claim::{AccessMode, ResourceList, VolumeMode};
 use crate::decode::{null_as_default, open_enum};
 use crate::kind::{ApiResource, Kind, Scope};
+use crate::migration::{Migrated, TranslationError};
 use crate::names::annotation;
 use crate::selector::NodeSelector;
 use crate::{Key, Meta, StringMap};
 
+mod decode;
+
 /// A PersistentVolume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+#[serde(from = "decode::Volume")]
 pub struct PersistentVolume {
     /// Metadata. Claims select by labels, and some labels name zones; dynamically provisioned volumes have none.
     pub metadata: Meta,
@@ -41,6 +45,30 @@ impl PersistentVolume {
         self.spec.csi.as_ref().is_some_and(|csi| csi.driver == driver)
     }
 
+    /// Whether its in-tree plugin was replaced by this driver.
+    pub fn is_migrated_to(&self, driver: &str) -> bool {
+        self.spec.migrated.as_ref().is_some_and(|migrated| migrated.plugin.driver() == driver)
+    }
+
+    /// The spec as the driver is to see it: with the CSI source that replaces an in-tree source. The volume's own spec if
+    /// it has no in-tree source, or one that cannot be translated.
+    pub fn csi_spec(&self) -> &PersistentVolumeSpec {
+        match self.spec.migrated.as_deref() {
+            Some(Migrated { spec: Ok(spec), .. }) => spec,
+            _ => &self.spec,
+        }
+    }
+
+    /// The CSI source: its own, or the one that replaces its in-tree source.
+    pub fn csi_source(&self) -> Option<&CsiVolumeSource> {
+        self.csi_spec().csi.as_ref()
+    }
+
+    /// Why its in-tree source cannot be translated.
+    pub fn translation_error(&self) -> Option<&TranslationError> {
+        self.spec.migrated.as_ref()?.spec.as_ref().err()
+    }
+
     /// Its class; empty if it has none. The beta annotation takes precedence over the field.
     pub fn class(&self) -> &str {
         self.metadata.annotation(annotation::BETA_STORAGE_CLASS).unwrap_or(&self.spec.storage_class_name)
@@ -64,24 +92,24 @@ impl PersistentVolume {
 
 /// The spec of a PersistentVolume; also used for the inline volume of a VolumeAttachment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(from = "decode::Spec")]
 pub struct PersistentVolumeSpec {
     /// Its size.
     pub capacity: ResourceList,
     /// Its access modes.
-    #[serde(deserialize_with = "null_as_default")]
     pub access_modes: Vec<AccessMode>,
     /// The CSI source, if it is a CSI volume.
     pub csi: Option<CsiVolumeSource>,
+    /// The translation of an in-tree source that a CSI driver replaces. Boxed, since hardly any volume has one. `None`
+    /// for an inline volume: the attach/detach controller has translated it.
+    pub migrated: Option<Box<Migrated>>,
     /// The claim it is bound to or reserved for.
     pub claim_ref: Option<ClaimRef>,
     /// Its reclaim policy.
     pub persistent_volume_reclaim_policy: ReclaimPolicy,
     /// Its class.
-    #[serde(deserialize_with = "null_as_default")]
     pub storage_class_name: String,
     /// Mount options.
-    #[serde(deserialize_with = "null_as_default")]
     pub mount_options: Vec<String>,
     /// Block or Filesystem.
     pub volume_mode: Option<VolumeMode>,

@@ -18,10 +18,12 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use wharf_cluster::indexes::ATTACHMENTS_BY_NODE;
 use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions, now};
+use wharf_model::migration::Plugin;
 use wharf_model::names::{annotation, finalizer};
 use wharf_model::{CSINode, Key, PersistentVolume, VolumeAttachment};
 
 use crate::context::Context;
+use crate::migration::warn_of_unserved_volumes;
 use act::StepContext;
 use decide::decide;
 use reconcile::RecordedAttachment;
@@ -145,6 +147,7 @@ impl Attacher {
         self.attachments.wait_synced().await;
         self.volumes.wait_synced().await;
         self.nodes.wait_synced().await;
+        warn_of_unserved_volumes(ROLE, &self.config.driver, &self.volumes);
     }
 
     /// Starts the tasks that fill the queue.
@@ -302,20 +305,27 @@ impl Attacher {
         let recorded = |attachment: &Arc<VolumeAttachment>| {
             let source = &attachment.spec.source;
             let volume = source.persistent_volume_name.as_ref();
+            let annotated = || attachment.metadata.annotation(annotation::NODE_ID).map(str::to_owned);
+            let node_id = self.node_id(attachment).or_else(annotated)?;
             let handle = match (volume, &source.inline_volume_spec) {
                 (Some(name), _) => {
-                    self.volumes.get(&Key::cluster(name))?.spec.csi.as_ref()?.volume_handle.clone()
+                    let volume = self.volumes.get(&Key::cluster(name))?;
+                    let plugin = volume.spec.migrated.as_ref().map(|migrated| migrated.plugin);
+                    reconcile::listed_handle(volume.csi_source()?, plugin, &node_id)?
                 }
-                (None, Some(inline)) => inline.csi.as_ref()?.volume_handle.clone(),
+                // Inline volumes have a VolumeAttachment only if they are migrated.
+                (None, Some(inline)) => {
+                    let csi = inline.csi.as_ref()?;
+                    reconcile::listed_handle(csi, Plugin::replaced_by(&csi.driver), &node_id)?
+                }
                 (None, None) => return None,
             };
-            let annotated = || attachment.metadata.annotation(annotation::NODE_ID).map(str::to_owned);
             Some(RecordedAttachment {
                 subject: Subject::of(attachment),
                 attachment: attachment.metadata.name.clone(),
                 version: attachment.metadata.resource_version.clone(),
                 handle,
-                node_id: self.node_id(attachment).or_else(annotated)?,
+                node_id,
                 attached: attachment.status.attached,
             })
         };

@@ -38,7 +38,7 @@ impl LocalNode {
     /// Whether the volume belongs to this node alone, judged by its node affinity. If nodes have topology, a volume
     /// without affinity may be on any node, and the driver on a wrong one would report that the volume does not exist.
     pub(crate) fn owns(&self, volume: &PersistentVolume) -> bool {
-        let affinity = volume.spec.node_affinity.as_ref();
+        let affinity = volume.csi_spec().node_affinity.as_ref();
         let is_restricted = affinity.is_some_and(|affinity| affinity.required.is_some());
         (is_restricted || self.topology.is_empty())
             && is_accessible_from(affinity, &self.name, &self.topology)

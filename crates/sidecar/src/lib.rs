@@ -21,6 +21,7 @@ mod lease_label;
 mod list_pages;
 pub mod liveness;
 mod metrics;
+mod migration;
 pub mod process;
 pub mod provisioner;
 pub mod registrar;

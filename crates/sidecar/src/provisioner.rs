@@ -34,6 +34,7 @@ use self::metrics::ProvisionerMetrics;
 use self::stores::Stores;
 use self::view::ProvisionerConfig;
 use crate::context::Context;
+use crate::migration::warn_of_unserved_volumes;
 use wharf_cluster::work::{
     EnqueueRequest, StepLimit, StepOutcome, Steps, WorkOutcome, enqueue_changes, propagate_panic,
     reconcile_or_forget, resync, run_workers,
@@ -84,6 +85,7 @@ pub(crate) async fn run(context: Context, settings: Settings) {
         }
     };
     let leader_loop = async {
+        let mut warned = false;
         loop {
             let ready = async {
                 context.gate.wait_open().await;
@@ -93,6 +95,9 @@ pub(crate) async fn run(context: Context, settings: Settings) {
                 biased;
                 () = context.gate.wait_stopped() => return,
                 () = ready => {}
+            }
+            if !std::mem::replace(&mut warned, true) {
+                warn_of_unserved_volumes(ROLE, &config.driver, &stores.volumes);
             }
             run_term(&context, &config, &stores, &capacity).await;
         }

@@ -19,6 +19,7 @@ use wharf_cluster::{Queue, Store, WatchOptions, now};
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
 use crate::context::Context;
+use crate::migration::warn_of_unserved_volumes;
 use decide::{ResizeStep, WaitReason, Waiting, decide};
 use state::{Epoch, ResizeState, ResizeStates};
 use view::{Classes, PodUse, ResizerCapabilities, View};
@@ -194,8 +195,12 @@ impl Resizer {
             };
             self.claims.all().iter().filter(needs_work).map(|claim| claim.metadata.key()).collect()
         });
+        let warning = async {
+            self.volumes.wait_synced().await;
+            warn_of_unserved_volumes(ROLE, driver, &self.volumes);
+        };
         let (classes, pods) = (self.feed_classes(), self.feed_pods());
-        tokio::join!(claims, volumes, classes, pods, resync, self.clear_on_lease_loss());
+        tokio::join!(claims, volumes, classes, pods, resync, warning, self.clear_on_lease_loss());
     }
 
     async fn feed_classes(&self) {
@@ -274,9 +279,6 @@ impl Resizer {
     fn wait(&self, key: &Key, waiting: &Waiting, now: wharf_model::Time) -> WorkOutcome {
         let Waiting { expansion, modification } = waiting;
         tracing::debug!(pvc = %key, %expansion, %modification, "waiting");
-        if *expansion == WaitReason::InTree {
-            self.context.attempts.record(ROLE, &key.to_string(), "expand", Some(expansion.to_string()));
-        }
         match waiting.until() {
             Some(until) => {
                 let millis = u64::try_from(until.0.saturating_sub(now.0)).unwrap_or(0);

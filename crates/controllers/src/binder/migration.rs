@@ -3,6 +3,7 @@
 //! There are no in-tree plugins here. So the finalizer for deletion by an in-tree plugin is never added, since nothing
 //! would remove it; it is removed where upstream removes it.
 
+use wharf_model::migration::Plugin;
 use wharf_model::names::{annotation, finalizer};
 use wharf_model::volume::ReclaimPolicy;
 use wharf_model::{Meta, PersistentVolume, PersistentVolumeClaim};
@@ -12,16 +13,7 @@ pub(super) const IN_TREE_PREFIX: &str = "kubernetes.io/";
 
 /// The CSI driver that replaces an in-tree plugin.
 pub(crate) fn csi_driver_for(plugin: &str) -> Option<&'static str> {
-    Some(match plugin.strip_prefix(IN_TREE_PREFIX)? {
-        "aws-ebs" => "ebs.csi.aws.com",
-        "azure-disk" => "disk.csi.azure.com",
-        "azure-file" => "file.csi.azure.com",
-        "cinder" => "cinder.csi.openstack.org",
-        "gce-pd" => "pd.csi.storage.gke.io",
-        "portworx-volume" => "pxd.portworx.com",
-        "vsphere-volume" => "csi.vsphere.vmware.com",
-        _ => return None,
-    })
+    Plugin::named(plugin).map(Plugin::driver)
 }
 
 /// The CSI provisioner for a class's `provisioner`; `None` if that is an in-tree plugin that no driver replaces.

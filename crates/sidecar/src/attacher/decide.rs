@@ -11,6 +11,7 @@ use std::time::Duration;
 use wharf_csi::v1::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 use wharf_model::access::AccessError;
 use wharf_model::attachment::VolumeError;
+use wharf_model::migration::TranslationError;
 use wharf_model::names::annotation::NODE_ID;
 use wharf_model::patch::{Patch, add_finalizer, remove_finalizer};
 use wharf_model::volume::{CsiVolumeSource, PersistentVolumeSpec};
@@ -66,6 +67,8 @@ pub(super) enum Refusal {
     NoSource,
     #[error("the volume is not a CSI volume, so driver {driver} cannot attach it")]
     NotCsi { driver: String },
+    #[error("failed to translate in tree pv to CSI: {0}")]
+    NotTranslatable(TranslationError),
     #[error(
         "PersistentVolume {volume:?} belongs to driver {of}, but the VolumeAttachment names {driver}: delete the \
         VolumeAttachment"
@@ -297,7 +300,10 @@ fn source<'a>(view: &'a VolumeView<'_>, attachment: &'a VolumeAttachment) -> Res
         (None, None) => return Err(Refusal::NoSource),
         (None, Some(inline)) => inline,
         (Some(name), None) => match &view.volume {
-            Some(volume) => &volume.spec,
+            Some(volume) => match volume.translation_error() {
+                Some(error) => return Err(Refusal::NotTranslatable(error.clone())),
+                None => volume.csi_spec(),
+            },
             None => return Ok(Source::Missing(name.clone())),
         },
     };

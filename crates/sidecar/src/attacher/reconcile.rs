@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use tonic::Status;
 use wharf_csi::v1;
+use wharf_model::migration::Plugin;
+use wharf_model::volume::CsiVolumeSource;
 
 use super::view::Subject;
 use crate::driver::Driver;
@@ -39,6 +41,23 @@ pub(super) fn differing<'a>(
         None => recorded.attached,
     };
     recorded.iter().filter(differs).collect()
+}
+
+/// The handle that the driver lists for a volume. That of a migrated in-tree volume may be incomplete; if it cannot be
+/// completed, the attachment is not compared.
+pub(super) fn listed_handle(
+    csi: &CsiVolumeSource,
+    migrated_from: Option<Plugin>,
+    node_id: &str,
+) -> Option<String> {
+    let handle = &csi.volume_handle;
+    let Some(plugin) = migrated_from else { return Some(handle.clone()) };
+    plugin
+        .repair_handle(handle, node_id)
+        .inspect_err(|error| {
+            tracing::warn!(volume_handle = handle, node = node_id, %error, "failed to complete volume handle");
+        })
+        .ok()
 }
 
 /// All volumes that the driver lists, or an error: a partial list proves nothing.
@@ -164,5 +183,19 @@ mod tests {
         assert!(listing.add(page("a")).is_ok() && listing.add(page("b")).is_ok());
         let error = listing.add(page("a")).unwrap_err();
         assert_eq!(error.message(), "ListVolumes returned next_token \"a\" twice; the list never ends");
+    }
+
+    /// sidecars.md 1.0 "In-tree migration": RepairVolumeHandle.
+    #[test]
+    fn handle_of_migrated_volume_is_completed_from_node_id() {
+        let of =
+            |handle: &str| CsiVolumeSource { volume_handle: handle.into(), ..CsiVolumeSource::default() };
+        let incomplete = of("projects/UNSPECIFIED/zones/UNSPECIFIED/disks/d");
+        let node = "projects/p/zones/us-east1-b/instances/i";
+        let complete = Some("projects/p/zones/us-east1-b/disks/d".to_owned());
+        assert_eq!(listed_handle(&incomplete, Some(Plugin::GcePd), node), complete);
+        assert_eq!(listed_handle(&incomplete, Some(Plugin::GcePd), "n"), None);
+        assert_eq!(listed_handle(&incomplete, None, node), Some(incomplete.volume_handle.clone()));
+        assert_eq!(listed_handle(&of("vol-1"), Some(Plugin::AwsEbs), "n").as_deref(), Some("vol-1"));
     }
 }

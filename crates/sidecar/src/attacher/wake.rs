@@ -79,7 +79,7 @@ pub(super) fn by_volume(change: &Change<PersistentVolume>, config: &AttacherConf
         return new.metadata.has_finalizer(&config.finalizer).then_some(VolumeChange::Deleting);
     }
     match &change.old {
-        Some(old) => (old.metadata.uid != new.metadata.uid || old.spec.csi != new.spec.csi)
+        Some(old) => (old.metadata.uid != new.metadata.uid || old.csi_source() != new.csi_source())
             .then_some(VolumeChange::Usable),
         None => Some(VolumeChange::Usable),
     }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use wharf_model::migration::{self, TranslationError};
 use wharf_model::names::annotation;
 use wharf_model::topology::{self, SelectedNode, TopologyError, TopologyRequirement};
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, SecretRef, StorageClass, Time};
@@ -122,6 +123,8 @@ pub(crate) enum Refusal {
     Source(#[from] SourceError),
     #[error("error generating accessibility requirements: {0}")]
     Topology(#[from] TopologyError),
+    #[error("failed to translate storage class: {0}")]
+    Translation(#[from] TranslationError),
     #[error("VolumeAttributesClass {0} does not exist")]
     NoAttributesClass(String),
     #[error("VolumeAttributesClass {name} belongs to driver {driver}, not to {expected}")]
@@ -191,7 +194,7 @@ fn reconcile_pv(view: &ProvisionView<'_>, pv: &PersistentVolume, now: Time) -> P
 /// the driver may have created for the intent: repeat the call to find it, then delete it.
 fn finish_intent(view: &ProvisionView<'_>, pv: &PersistentVolume, intent: &Arc<Intent>) -> ProvisionStep {
     let created = view.state.created();
-    if volume::matches_intent(pv, intent, &view.config.driver, created.map(|created| &**created)) {
+    if volume::matches_intent(pv, intent, view.config, created.map(|created| &**created)) {
         return ProvisionStep::FinishIntent { intent: Arc::clone(intent), handle_owner: None };
     }
     match (&view.state.outcome, created) {
@@ -223,13 +226,12 @@ fn complete_intent(view: &ProvisionView<'_>, intent: &Arc<Intent>, now: Time) ->
             ProvisionStep::CreateVolume { intent: Arc::clone(intent), wanted }
         }
         Some(CreateOutcome::Created(created)) => {
-            match volume::validate(intent, created).or(save_rejection(view.state)) {
-                Some(problem) => delete_created(view, intent, created, problem, None),
-                None => {
-                    let retain = claim.is_none() && now > Time(intent.written).plus(RETAIN_AFTER);
-                    let object = volume::build_pv(intent, created, view.config, retain);
-                    ProvisionStep::SavePv { intent: Arc::clone(intent), object, retain }
-                }
+            let retain = claim.is_none() && now > Time(intent.written).plus(RETAIN_AFTER);
+            let problem = volume::validate(intent, created).or(save_rejection(view.state));
+            let object = problem.map_or_else(|| volume::build_pv(intent, created, view.config, retain), Err);
+            match object {
+                Err(problem) => delete_created(view, intent, created, problem, None),
+                Ok(object) => ProvisionStep::SavePv { intent: Arc::clone(intent), object, retain },
             }
         }
         Some(CreateOutcome::Refused | CreateOutcome::CleanedUp | CreateOutcome::Unknown) => {
@@ -306,7 +308,7 @@ fn select_class<'a>(
     }
     let name = || claim.class().unwrap_or_default().to_owned();
     let class = view.class.ok_or_else(|| Reason::NoClass(name()))?;
-    if class.provisioner != driver {
+    if !migration::provisions(driver, &class.provisioner) {
         return Err(Reason::ClassOfOtherProvisioner {
             class: name(),
             provisioner: class.provisioner.clone(),
@@ -395,6 +397,8 @@ fn prepare_intent(
     if claim.spec.selector.is_some() {
         return Err(Refusal::Selector);
     }
+    let provisioned_by = class.provisioner.as_str();
+    let class = &*migration::class_for_driver(class, &config.driver)?;
     let source = source::resolve(&SourceView {
         claim,
         class,
@@ -430,8 +434,16 @@ fn prepare_intent(
         Source::Volume { handle, .. } => Some(ContentSource::Volume(handle.clone())),
     };
     let protects = content.is_some() && !view.state.source_protected;
-    let request =
-        CreateRequest { volume: view.volume, config, claim, class, source: content, topology, attributes };
+    let request = CreateRequest {
+        volume: view.volume,
+        config,
+        claim,
+        class,
+        provisioned_by,
+        source: content,
+        topology,
+        attributes,
+    };
     let intent = request::build_intent(request, now)?;
     // Last, so that no source is protected for a claim that cannot be provisioned.
     Ok(if protects {

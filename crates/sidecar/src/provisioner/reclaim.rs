@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use wharf_model::migration::{self, TranslationError};
 use wharf_model::names::{annotation, finalizer};
 use wharf_model::parameters::{ParameterError, provisioner_secret};
 use wharf_model::secrets::{DeletionSecret, TemplateError, deletion_secret};
@@ -94,6 +95,14 @@ pub(crate) enum BlockedBy {
 /// Why a volume cannot be deleted now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DeleteProblem {
+    #[error("failed to translate in tree pv to CSI: {0}")]
+    NotTranslatable(TranslationError),
+    #[error(
+        "it is marked as migrated to the driver, but its source is none that can be translated for a CSI driver"
+    )]
+    NoSource,
+    #[error("failed to translate StorageClass {class} for the driver: {source}")]
+    Class { class: String, source: TranslationError },
     #[error("it has no volume handle, so there is no volume that the driver could delete")]
     NoHandle,
     #[error(
@@ -111,7 +120,9 @@ pub(crate) enum DeleteProblem {
 pub(crate) fn decide(view: &ReclaimView<'_>) -> ReclaimStep {
     let volume = view.volume;
     let meta = &volume.metadata;
-    let Some(csi) = own_source(volume, view.driver) else { return ReclaimStep::Idle(IdleReason::NotOurs) };
+    if !is_own(volume, view.driver) {
+        return ReclaimStep::Idle(IdleReason::NotOurs);
+    }
     if view.node.is_some_and(|node| !node.owns(volume)) {
         return ReclaimStep::Idle(IdleReason::OtherNode);
     }
@@ -130,19 +141,29 @@ pub(crate) fn decide(view: &ReclaimView<'_>) -> ReclaimStep {
         VolumePhase::Released if meta.is_deleting() && !has_finalizer => {
             ReclaimStep::Idle(IdleReason::AlreadyDeleted)
         }
-        VolumePhase::Released => delete(view, csi),
+        VolumePhase::Released => match volume.csi_source() {
+            Some(csi) => delete(view, csi),
+            None => ReclaimStep::Refuse(match volume.translation_error() {
+                Some(error) => DeleteProblem::NotTranslatable(error.clone()),
+                None => DeleteProblem::NoSource,
+            }),
+        },
         _ => ReclaimStep::Idle(IdleReason::InUse),
     }
 }
 
-/// The CSI source, if this driver provisioned the volume or may delete it.
-fn own_source<'a>(volume: &'a PersistentVolume, driver: &str) -> Option<&'a CsiVolumeSource> {
+/// Whether this driver provisioned the volume or may delete it. A volume without a CSI source has to be marked as
+/// migrated to this driver, which the volume binder does if an in-tree plugin provisioned it.
+fn is_own(volume: &PersistentVolume, driver: &str) -> bool {
     let annotation_value = |key| volume.metadata.annotation(key);
     let provisioned_by = annotation_value(annotation::PROVISIONED_BY);
     let migrated = annotation_value(annotation::MIGRATED_TO) == Some(driver);
     let provisioned_by_other =
         provisioned_by.is_some_and(|provisioned_by| provisioned_by != driver) && !migrated;
-    volume.spec.csi.as_ref().filter(|csi| csi.driver == driver && !provisioned_by_other)
+    match &volume.spec.csi {
+        Some(csi) => csi.driver == driver && !provisioned_by_other,
+        None => migrated && provisioned_by.is_some(),
+    }
 }
 
 /// The next step for a released volume that has to be deleted.
@@ -188,7 +209,7 @@ fn remove_object(meta: &Meta) -> ReclaimStep {
 /// Whether these rules will delete the volume, too, as soon as nothing blocks it.
 fn will_be_deleted(volume: &PersistentVolume, driver: &str) -> bool {
     let meta = &volume.metadata;
-    own_source(volume, driver).is_some()
+    is_own(volume, driver)
         && volume.spec.persistent_volume_reclaim_policy == ReclaimPolicy::Delete
         && volume.status.phase == VolumePhase::Released
         && (meta.has_finalizer(finalizer::PROVISIONER) || !meta.is_deleting())
@@ -203,6 +224,8 @@ fn secret(view: &ReclaimView<'_>) -> Result<Option<SecretRef>, DeleteProblem> {
     }
     let (Some(class), Some(claim)) = (view.class, &view.volume.spec.claim_ref) else { return Ok(None) };
     let name = || class.metadata.name.clone();
+    let class = migration::class_for_driver(class, view.driver)
+        .map_err(|source| DeleteProblem::Class { class: name(), source })?;
     let template = provisioner_secret(&class.parameters)
         .map_err(|source| DeleteProblem::Parameters { class: name(), source })?;
     let Some(template) = template else { return Ok(None) };

@@ -23,7 +23,10 @@ pub(crate) struct CreateRequest<'a> {
     pub(crate) volume: &'a str,
     pub(crate) config: &'a ProvisionerConfig,
     pub(crate) claim: &'a PersistentVolumeClaim,
+    /// The class as the driver is to see it.
     pub(crate) class: &'a StorageClass,
+    /// The provisioner that the class names: the driver, or the in-tree plugin that it replaces.
+    pub(crate) provisioned_by: &'a str,
     pub(crate) source: Option<ContentSource>,
     pub(crate) topology: Option<TopologyRequirement>,
     pub(crate) attributes: Option<&'a VolumeAttributesClass>,
@@ -42,7 +45,8 @@ pub(crate) enum RequestError {
 
 /// Builds the intent that is written to the journal before the call.
 pub(crate) fn build_intent(request: CreateRequest<'_>, now: Time) -> Result<Intent, RequestError> {
-    let CreateRequest { volume, config, claim, class, source, topology, attributes } = request;
+    let CreateRequest { volume, config, claim, class, provisioned_by, source, topology, attributes } =
+        request;
     let Parameters { driver: mut parameters, fs_type, secrets } = Parameters::parse(&class.parameters)?;
     let fs_type = fs_type.unwrap_or_else(|| config.settings.default_fstype.clone());
     let namespace = claim.metadata.namespace.clone().unwrap_or_default();
@@ -66,6 +70,7 @@ pub(crate) fn build_intent(request: CreateRequest<'_>, now: Time) -> Result<Inte
         config,
         claim,
         class,
+        provisioned_by,
         secrets: &secrets,
         fs_type: &fs_type,
         attributes_class: attributes.map(|class| class.metadata.name.as_str()),

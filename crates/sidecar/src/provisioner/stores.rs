@@ -16,6 +16,7 @@ use super::journal::Journal;
 use super::protection;
 use super::source::{self, SourceRef};
 use super::view::{FixedNodes, Nodes, ProvisionState, ProvisionView, ProvisionerConfig, claimant};
+use super::volume;
 
 /// Unbound claims, by the name that their volume would have.
 const BY_VOLUME: &str = "provisioner/volume";
@@ -23,6 +24,8 @@ const BY_VOLUME: &str = "provisioner/volume";
 const BY_CLASS: &str = "provisioner/class";
 /// Unbound claims, by the driver that is to provision them.
 const BY_DRIVER: &str = "provisioner/driver";
+/// Volumes with a translated in-tree source, by driver and handle.
+const BY_MIGRATED_HANDLE: &str = "provisioner/migrated-handle";
 /// CSINodes, by the drivers that have topology keys there.
 const BY_KEYS: &str = "provisioner/keys";
 
@@ -67,6 +70,10 @@ impl Stores {
         protection::index(&claims);
         let volumes = cluster.store::<PersistentVolume>(WatchOptions::default());
         volumes.share_index(&VOLUMES_BY_HANDLE);
+        volumes.add_index(BY_MIGRATED_HANDLE, |volume| {
+            let translated = volume.spec.migrated.as_ref().and_then(|_| volume.csi_source());
+            translated.map(|csi| handle_key(&csi.driver, &csi.volume_handle)).into_iter().collect()
+        });
         let attachments = config.capabilities.publish_unpublish_volume.then(|| {
             let attachments = cluster.store::<VolumeAttachment>(WatchOptions::default());
             attachments.share_index(&ATTACHMENTS_BY_VOLUME);
@@ -151,8 +158,11 @@ impl Stores {
         let class = claim.as_ref().and_then(|claim| claim.class()).map(Key::cluster);
         let class = class.and_then(|key| self.classes.get(&key));
         let handle_owner = state.created().and_then(|created| {
-            let key = handle_key(&self.config.driver, &created.handle);
-            self.volumes.find(&VOLUMES_BY_HANDLE, &key).first().map(|volume| volume.metadata.name.clone())
+            let translated =
+                intent.as_ref().map(|intent| volume::handle_in_pv(intent, created, &self.config));
+            let mut handles = [Some(created.handle.clone()), translated].into_iter().flatten();
+            let volume = handles.find_map(|handle| self.with_handle(&handle).into_iter().next());
+            volume.map(|volume| volume.metadata.name.clone())
         });
         let source_claim = claim.as_ref().and_then(|claim| match source::requested_source(claim) {
             Ok(Some(SourceRef::Claim(key))) => self.claims.get(&key),
@@ -188,8 +198,16 @@ impl Stores {
 
     /// The volumes with the same handle, including this one.
     pub(crate) fn siblings(&self, volume: &PersistentVolume) -> Vec<Arc<PersistentVolume>> {
-        let Some(csi) = &volume.spec.csi else { return Vec::new() };
-        self.volumes.find(&VOLUMES_BY_HANDLE, &handle_key(&csi.driver, &csi.volume_handle))
+        let own = volume.csi_source().filter(|csi| csi.driver == self.config.driver);
+        own.map(|csi| self.with_handle(&csi.volume_handle)).unwrap_or_default()
+    }
+
+    /// The driver's volumes with this handle, also those with an in-tree source.
+    fn with_handle(&self, handle: &str) -> Vec<Arc<PersistentVolume>> {
+        let key = handle_key(&self.config.driver, handle);
+        let mut volumes = self.volumes.find(&VOLUMES_BY_HANDLE, &key);
+        volumes.extend(self.volumes.by_index(BY_MIGRATED_HANDLE, &key));
+        volumes
     }
 
     fn nodes(&self) -> &dyn Nodes {

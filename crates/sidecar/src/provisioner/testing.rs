@@ -83,7 +83,7 @@ pub(crate) fn class(patch: Value) -> StorageClass {
 
 /// The PersistentVolume of [`claim`], changed by the patch.
 pub(crate) fn volume(patch: Value) -> PersistentVolume {
-    let object = super::volume::build_pv(&intent(), &created(), &config(), false);
+    let object = super::volume::build_pv(&intent(), &created(), &config(), false).unwrap();
     let object = with(object, &json!({"metadata": {"uid": "pv-1"}, "status": {"phase": "Bound"}}));
     serde_json::from_value(with(object, &patch)).unwrap()
 }
@@ -103,6 +103,7 @@ pub(crate) fn intent_of(
         config,
         claim,
         class,
+        provisioned_by: &class.provisioner,
         source: None,
         topology: None,
         attributes: None,

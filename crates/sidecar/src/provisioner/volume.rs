@@ -2,6 +2,7 @@
 //! a created volume, and checks whether an existing PersistentVolume belongs to an intent.
 
 use serde_json::{Map, Value, json};
+use wharf_model::migration::{self, Plugin, TranslationError};
 use wharf_model::names::{annotation, finalizer, key};
 use wharf_model::parameters::SecretPurpose;
 use wharf_model::secrets::{SecretTemplates, TemplateError};
@@ -29,6 +30,8 @@ pub(crate) struct TemplateInputs<'a> {
     pub(crate) config: &'a ProvisionerConfig,
     pub(crate) claim: &'a PersistentVolumeClaim,
     pub(crate) class: &'a StorageClass,
+    /// The provisioner that the class names. The volume has an in-tree source if that is an in-tree plugin.
+    pub(crate) provisioned_by: &'a str,
     pub(crate) secrets: &'a SecretTemplates,
     pub(crate) fs_type: &'a str,
     /// The VolumeAttributesClass.
@@ -42,6 +45,9 @@ pub(crate) enum InvalidVolume {
     TooSmall { created: i64, requested: i64 },
     #[error("volume content source missing")]
     NoSource,
+    /// Its class is of an in-tree plugin, and the driver's response cannot be translated for that.
+    #[error("failed to translate CSI PV to in-tree due to: {0}")]
+    NotTranslatable(#[from] TranslationError),
     /// The API server rejects its PersistentVolume.
     #[error("the API server rejects its PersistentVolume: {0}")]
     Rejected(String),
@@ -54,7 +60,8 @@ pub(crate) enum InvalidVolume {
 
 /// The PersistentVolume without handle, capacity, attributes and node affinity, which come from the driver.
 pub(crate) fn template(wanted: &TemplateInputs<'_>) -> Result<Value, TemplateError> {
-    let TemplateInputs { volume, config, claim, class, secrets, fs_type, attributes_class } = *wanted;
+    let TemplateInputs { volume, config, claim, class, provisioned_by, secrets, fs_type, attributes_class } =
+        *wanted;
     let secret = |purpose| secrets.resolve(purpose, volume, Some(&claim.metadata));
 
     let mut csi = Map::new();
@@ -73,7 +80,7 @@ pub(crate) fn template(wanted: &TemplateInputs<'_>) -> Result<Value, TemplateErr
 
     let deletion = secret(SecretPurpose::Provisioner)?.unwrap_or_default();
     let mut annotations = json!({
-        annotation::PROVISIONED_BY: config.driver,
+        annotation::PROVISIONED_BY: provisioned_by,
         annotation::DELETION_SECRET_NAME: deletion.name,
         annotation::DELETION_SECRET_NAMESPACE: deletion.namespace,
     });
@@ -118,13 +125,14 @@ pub(crate) fn template(wanted: &TemplateInputs<'_>) -> Result<Value, TemplateErr
     }))
 }
 
-/// The complete PersistentVolume. `retain` overrides the reclaim policy of the class with Retain.
+/// The complete PersistentVolume. `retain` overrides the reclaim policy of the class with Retain. For a class of an
+/// in-tree plugin, the source and the topology are those of the plugin.
 pub(crate) fn build_pv(
     intent: &Intent,
     created: &CreatedVolume,
     config: &ProvisionerConfig,
     retain: bool,
-) -> Value {
+) -> Result<Value, InvalidVolume> {
     let mut object = intent.template.clone();
     let spec = &mut object["spec"];
     let bytes = match created.capacity_bytes {
@@ -144,7 +152,27 @@ pub(crate) fn build_pv(
     if retain {
         spec["persistentVolumeReclaimPolicy"] = json!(ReclaimPolicy::Retain.as_str());
     }
-    object
+    if is_of_in_tree_class(intent) {
+        migration::to_in_tree(&mut object)?;
+    }
+    Ok(object)
+}
+
+/// Whether the volume is for a class of an in-tree plugin. The template has the provisioner that the class named.
+fn is_of_in_tree_class(intent: &Intent) -> bool {
+    let annotations = &intent.template["metadata"]["annotations"];
+    annotations[annotation::PROVISIONED_BY].as_str().is_some_and(|name| Plugin::named(name).is_some())
+}
+
+/// The handle that the intent's PersistentVolume has in our view. That of an in-tree volume is translated from its
+/// source, and may differ from the handle that the driver returned.
+pub(crate) fn handle_in_pv(intent: &Intent, created: &CreatedVolume, config: &ProvisionerConfig) -> String {
+    let handle = || {
+        let object = build_pv(intent, created, config, false).ok()?;
+        let pv: PersistentVolume = serde_json::from_value(object).ok()?;
+        pv.csi_source().map(|csi| csi.volume_handle.clone())
+    };
+    is_of_in_tree_class(intent).then(handle).flatten().unwrap_or_else(|| created.handle.clone())
 }
 
 /// Validates a created volume. `None`: it is valid.
@@ -161,15 +189,19 @@ pub(crate) fn validate(intent: &Intent, created: &CreatedVolume) -> Option<Inval
 pub(crate) fn matches_intent(
     pv: &PersistentVolume,
     intent: &Intent,
-    driver: &str,
+    config: &ProvisionerConfig,
     created: Option<&CreatedVolume>,
 ) -> bool {
     let claim = &intent.claim;
     let for_claim = pv.spec.claim_ref.as_ref().is_some_and(|reference| {
         reference.uid == claim.uid && reference.name == claim.name && reference.namespace == claim.namespace
     });
-    let handle = |handle: &str| pv.spec.csi.as_ref().is_some_and(|csi| csi.volume_handle == handle);
-    for_claim && pv.is_for_driver(driver) && created.is_none_or(|created| handle(&created.handle))
+    let handle = |handle: &str| pv.csi_source().is_some_and(|csi| csi.volume_handle == handle);
+    let for_driver = match is_of_in_tree_class(intent) {
+        true => pv.is_migrated_to(&config.driver),
+        false => pv.is_for_driver(&config.driver),
+    };
+    for_claim && for_driver && created.is_none_or(|created| handle(&handle_in_pv(intent, created, config)))
 }
 
 #[cfg(test)]

@@ -10,8 +10,10 @@ use wharf_cluster::now;
 use wharf_cluster::work::{self, WriteOutcome};
 use wharf_csi::{ErrorClass, Operation, classify, v1};
 use wharf_model::access::AccessError;
+use wharf_model::migration::TranslationError;
 use wharf_model::names::key;
 use wharf_model::secret::redact;
+use wharf_model::volume::CsiVolumeSource;
 use wharf_model::{Kind, PersistentVolume, PersistentVolumeClaim, Quantity, modify};
 
 use super::decide::{ResizeStep, orphaned_volume_write};
@@ -29,6 +31,8 @@ enum NotCalled {
     Secret(#[from] SecretError),
     #[error("failed to get capabilities of volume {0} with {1}")]
     Access(String, AccessError),
+    #[error("failed to translate persistent volume: {0}")]
+    Translation(TranslationError),
     #[error("volume {0} has no volumeHandle: recreate the PersistentVolume with one")]
     Handle(String),
 }
@@ -206,8 +210,7 @@ impl Resizer {
         volume: &PersistentVolume,
         size: Quantity,
     ) -> Result<v1::ControllerExpandVolumeRequest, NotCalled> {
-        let csi = volume.spec.csi.as_ref().filter(|csi| !csi.volume_handle.is_empty());
-        let csi = csi.ok_or_else(|| NotCalled::Handle(volume.metadata.name.clone()))?;
+        let csi = expanded_source(volume)?;
         let capability = capability(volume, self.context.driver.capabilities().single_node_multi_writer)?;
         let secrets = secret::read(&self.context.cluster, csi.controller_expand_secret_ref.as_ref()).await?;
         Ok(v1::ControllerExpandVolumeRequest {
@@ -330,11 +333,20 @@ impl Resizer {
 }
 
 /// The CSI capability of the volume.
+/// The source of the volume to expand: its own, or the one that replaces its in-tree source.
+fn expanded_source(volume: &PersistentVolume) -> Result<&CsiVolumeSource, NotCalled> {
+    if let Some(error) = volume.translation_error() {
+        return Err(NotCalled::Translation(error.clone()));
+    }
+    let csi = volume.csi_source().filter(|csi| !csi.volume_handle.is_empty());
+    csi.ok_or_else(|| NotCalled::Handle(volume.metadata.name.clone()))
+}
+
 fn capability(
     volume: &PersistentVolume,
     single_node_multi_writer: bool,
 ) -> Result<v1::VolumeCapability, NotCalled> {
-    capability::for_volume(&volume.spec, "", single_node_multi_writer)
+    capability::for_volume(volume.csi_spec(), "", single_node_multi_writer)
         .map_err(|error| NotCalled::Access(volume.metadata.name.clone(), error))
 }
 
@@ -416,5 +428,28 @@ mod tests {
         let secrets = BTreeMap::from([("token".to_owned(), "s3cr3t".to_owned())]);
         let refused = failure(Operation::Expand, &Status::internal("login with s3cr3t failed"), &secrets);
         assert_eq!(refused.text(), "rpc error: code = Internal desc = login with *** failed");
+    }
+
+    /// sidecars.md 1.0 "In-tree migration".
+    #[test]
+    fn in_tree_volume_is_expanded_with_translated_source() {
+        let in_tree = |id: &str| {
+            volume(
+                json!({"accessModes": ["ReadWriteMany"], "gcePersistentDisk": {"pdName": id, "fsType": "xfs"}}),
+            )
+        };
+        let disk = in_tree("d");
+        let handle = &expanded_source(&disk).unwrap().volume_handle;
+        assert_eq!(handle, "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/d");
+        // The in-tree plugin attached to one node only, whatever the access modes.
+        assert_eq!(capability(&disk, false).unwrap().access_mode.unwrap().mode, 1);
+        let invalid = volume(json!({"awsElasticBlockStore": {"volumeID": "aws://z/disk"}}));
+        assert_eq!(
+            expanded_source(&invalid).unwrap_err().to_string(),
+            "failed to translate persistent volume: invalid EBS volume ID \"aws://z/disk\": expected vol-<id> or \
+             aws://<zone>/vol-<id>"
+        );
+        let nfs = volume(json!({"nfs": {"server": "s"}}));
+        assert!(matches!(expanded_source(&nfs), Err(NotCalled::Handle(_))));
     }
 }

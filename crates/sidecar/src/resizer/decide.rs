@@ -79,8 +79,6 @@ pub(crate) enum WaitReason {
     NoVolume,
     /// The volume belongs to another node.
     OtherNode,
-    /// An in-tree volume that was migrated to this driver.
-    InTree,
     /// No expansion is needed.
     NoExpansion(resize::IdleReason),
     /// No modification is needed.
@@ -101,9 +99,6 @@ impl fmt::Display for WaitReason {
             Self::Unsupported => f.write_str("the driver does not support it"),
             Self::NoVolume => f.write_str("the claim has no volume yet"),
             Self::OtherNode => f.write_str("the volume belongs to another node"),
-            Self::InTree => f.write_str(
-                "in-tree volumes can only be resized by a resizer that translates them for their driver",
-            ),
             Self::NoExpansion(idle) => write!(f, "{idle:?}"),
             Self::NoModification(idle) => write!(f, "{idle:?}"),
             Self::InUse => f.write_str("the volume is in use, and the driver expands only unused volumes"),
@@ -137,7 +132,7 @@ pub(crate) fn decide(view: &View<'_>, now: Time) -> ResizeStep {
     if !view.is_local {
         return wait(WaitReason::OtherNode);
     }
-    let ours = volume.is_for_driver(view.driver) && volume.is_bound_to(&claim.metadata);
+    let ours = resize::is_expanded_by(claim, volume, view.driver) && volume.is_bound_to(&claim.metadata);
     if ours && resize::clear_pre_resize_capacity(claim, volume).is_some() {
         return ResizeStep::RemovePreResizeCapacity;
     }
@@ -159,9 +154,6 @@ fn expansion(view: &View<'_>, claim: &PersistentVolumeClaim, volume: &Persistent
     };
     let (size, fresh) = match resize::plan(claim, volume, view.driver, known) {
         resize::Plan::Expand { size, fresh } => (size, fresh),
-        resize::Plan::Idle(resize::IdleReason::OtherDriver) if is_migrated(view, claim, volume) => {
-            return Err(WaitReason::InTree);
-        }
         resize::Plan::Idle(idle) => return Err(WaitReason::NoExpansion(idle)),
     };
     if let Some(expanded) = state.expanded.filter(|expanded| expanded.requested == size) {
@@ -186,11 +178,6 @@ fn expansion(view: &View<'_>, claim: &PersistentVolumeClaim, volume: &Persistent
         true => Ok(ResizeStep::Expand { size }),
         false => Ok(ResizeStep::BeginExpansion { size, fresh }),
     }
-}
-
-/// The volume was migrated to this driver, but still has the in-tree format.
-fn is_migrated(view: &View<'_>, claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
-    volume.spec.csi.is_none() && claim.metadata.annotation(annotation::STORAGE_RESIZER) == Some(view.driver)
 }
 
 /// Only final errors are reported: other calls may still succeed.

@@ -503,3 +503,52 @@ fn volume_finalizer_is_removed_after_server_confirms_no_references() {
         "done"
     );
 }
+
+const EBS: &str = "ebs.csi.aws.com";
+
+fn in_tree(source: Value) -> Option<Arc<PersistentVolume>> {
+    let object = json!({
+        "metadata": {"name": "v", "uid": "vu", "resourceVersion": "5", "finalizers": [FINALIZER]},
+        "spec": {"accessModes": ["ReadWriteOnce"], "awsElasticBlockStore": source},
+    });
+    Some(Arc::new(serde_json::from_value(object).unwrap()))
+}
+
+/// sidecars.md 1.0 "In-tree migration", 1.2 "Attach order", "Detach".
+#[test]
+fn in_tree_volume_is_attached_and_detached_with_translated_source() {
+    let config = AttacherConfig { driver: EBS.into(), ..config() };
+    let step = |source, fields| {
+        let prepared = prepared("a", "n1", fields);
+        decide(&view(&config, in_tree(source), vec![prepared]), NOW)
+    };
+    let source = || json!({"volumeID": "aws://us-east-1a/vol-1", "fsType": "xfs", "partition": 2});
+    let AttachStep::Publish { request, .. } = step(source(), json!({})) else { panic!("not published") };
+    assert_eq!(request.volume_id, "vol-1");
+    assert_eq!(request.volume_context, [("partition".to_owned(), "2".to_owned())].into());
+    let mount =
+        wharf_csi::v1::volume_capability::AccessType::Mount(crate::capability::mount_volume("xfs", &[]));
+    assert_eq!(request.volume_capability.unwrap().access_type, Some(mount));
+    let deleting = || json!({"metadata.deletionTimestamp": DELETED});
+    assert_eq!(summary(&step(source(), deleting())), "unpublish a vol-1 id-n1 -");
+    for (fields, operation) in [(json!({}), "Attach"), (deleting(), "Detach")] {
+        assert_eq!(
+            summary(&step(json!({"volumeID": "aws://us-east-1a/disk"}), fields)),
+            format!(
+                "refuse a {operation}: failed to translate in tree pv to CSI: invalid EBS volume ID \
+                 \"aws://us-east-1a/disk\": expected vol-<id> or aws://<zone>/vol-<id>"
+            )
+        );
+    }
+}
+
+#[test]
+fn in_tree_volume_of_another_driver_is_refused() {
+    let bare = attachment("a", "n1", json!({}));
+    expect(
+        in_tree(json!({"volumeID": "vol-1"})),
+        vec![bare],
+        "refuse a Attach: PersistentVolume \"v\" belongs to driver ebs.csi.aws.com, but the VolumeAttachment names \
+         d.test: delete the VolumeAttachment",
+    );
+}

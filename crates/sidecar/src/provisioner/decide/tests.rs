@@ -322,3 +322,108 @@ fn invalid_class_parameter_is_refused() {
     let oops = Scene::classed(json!({"parameters": {"csi.storage.k8s.io/oops": ""}}));
     assert!(oops.refusal().to_string().contains("csi.storage.k8s.io/oops"));
 }
+
+const EBS: &str = "ebs.csi.aws.com";
+const EBS_IN_TREE: &str = "kubernetes.io/aws-ebs";
+
+/// A claim of a class of the in-tree plugin, for the driver that replaces it.
+fn in_tree_scene(parameters: Value) -> Scene {
+    let to_driver = json!({"volume.kubernetes.io/storage-provisioner": EBS});
+    let mut scene = Scene {
+        claim: Some(claim(json!({"metadata": {"annotations": to_driver}}))),
+        class: Some(class(json!({"provisioner": EBS_IN_TREE, "parameters": parameters}))),
+        ..Scene::default()
+    };
+    scene.config.driver = EBS.into();
+    scene.config.capabilities.topology = true;
+    scene.config.settings.immediate_topology = false;
+    scene
+}
+
+/// sidecars.md 1.0 "In-tree migration".
+#[test]
+fn class_of_in_tree_plugin_is_translated_for_driver() {
+    let intent = in_tree_scene(json!({"fsType": "xfs", "type": "gp3", "zone": "us-east-1a"})).written();
+    assert_eq!(intent.request.parameters, [("type".to_owned(), "gp3".to_owned())].into());
+    assert_eq!(intent.request.capabilities[0].mount, Some(("xfs".to_owned(), Vec::new())));
+    let zone: Segments = [("topology.ebs.csi.aws.com/zone".to_owned(), "us-east-1a".to_owned())].into();
+    assert_eq!(intent.request.topology.unwrap().requisite, [zone]);
+    assert_eq!(intent.template["metadata"]["annotations"][annotation::PROVISIONED_BY], EBS_IN_TREE);
+
+    let mut marked = in_tree_scene(json!({}));
+    let annotations = json!({
+        "volume.kubernetes.io/storage-provisioner": EBS_IN_TREE, "pv.kubernetes.io/migrated-to": EBS,
+    });
+    marked.claim = Some(claim(json!({"metadata": {"annotations": annotations}})));
+    assert!(matches!(marked.step(), ProvisionStep::WriteIntent(_)));
+
+    let mut both = in_tree_scene(json!({"zone": "us-east-1a"}));
+    both.class = Some(class(json!({
+        "provisioner": EBS_IN_TREE, "parameters": {"zone": "us-east-1a"},
+        "allowedTopologies": [{"matchLabelExpressions": [{"key": "topology.kubernetes.io/zone", "values": ["z"]}]}],
+    })));
+    assert_eq!(
+        both.refusal().to_string(),
+        "failed to translate storage class: cannot simultaneously set allowed topologies and zone/zones parameters"
+    );
+}
+
+#[test]
+fn class_of_another_in_tree_plugin_is_not_provisioned() {
+    let mut scene = in_tree_scene(json!({}));
+    scene.class = Some(class(json!({"provisioner": "kubernetes.io/gce-pd"})));
+    assert!(matches!(scene.step(), ProvisionStep::Idle(Reason::ClassOfOtherProvisioner { .. })));
+}
+
+/// An in-tree claim whose volume the driver created in this zone.
+fn created_in_tree(zone: &str) -> Scene {
+    let mut scene = in_tree_scene(json!({}));
+    let intent = scene.written();
+    let place = [("topology.ebs.csi.aws.com/zone".to_owned(), zone.to_owned())].into();
+    scene.state.outcome = created_outcome(CreatedVolume {
+        handle: "vol-1".into(),
+        accessible_topology: vec![place],
+        ..created()
+    });
+    scene.intent = Some(Arc::new(intent));
+    scene
+}
+
+#[test]
+fn volume_of_in_tree_class_is_saved_with_in_tree_source_and_then_recognised() {
+    let mut scene = created_in_tree("us-east-1a");
+    let ProvisionStep::SavePv { object, .. } = scene.step() else { panic!("{:?}", scene.step()) };
+    assert_eq!(object["spec"]["awsElasticBlockStore"], json!({"volumeID": "vol-1"}));
+    assert_eq!(object["spec"].get("csi"), None);
+    assert_eq!(object["metadata"]["annotations"][annotation::PROVISIONED_BY], EBS_IN_TREE);
+    assert_eq!(
+        object["metadata"]["labels"],
+        json!({"topology.kubernetes.io/region": "us-east-1", "topology.kubernetes.io/zone": "us-east-1a"})
+    );
+    assert_eq!(
+        object["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"][0],
+        json!({"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["us-east-1a"]})
+    );
+    // After a crash: the volume exists, so the intent is done.
+    for (volume_id, recognised) in [("vol-1", true), ("vol-2", false)] {
+        let mut object = object.clone();
+        object["spec"]["awsElasticBlockStore"]["volumeID"] = json!(volume_id);
+        scene.pv = Some(serde_json::from_value(object).unwrap());
+        let done = matches!(scene.step(), ProvisionStep::FinishIntent { handle_owner: None, .. });
+        assert_eq!(done, recognised, "{volume_id}");
+    }
+}
+
+/// Upstream calls the driver again and again, and leaks the volume if the claim is deleted.
+#[test]
+fn volume_that_cannot_get_in_tree_source_is_deleted() {
+    let scene = created_in_tree("moon");
+    let ProvisionStep::DeleteCreated { handle, problem, .. } = scene.step() else {
+        panic!("{:?}", scene.step())
+    };
+    assert_eq!(handle, "vol-1");
+    assert_eq!(
+        problem.to_string(),
+        "failed to translate CSI PV to in-tree due to: cannot get the region from zone \"moon\""
+    );
+}

@@ -130,7 +130,7 @@ pub fn rewrite_intent(text: &str) -> Option<String> {
         node: None,
         identity: String::new(),
     };
-    volume::build_pv(intent, &view::CreatedVolume::default(), &config, true);
+    let _ = volume::build_pv(intent, &view::CreatedVolume::default(), &config, true);
     serde_json::to_string(&**intent).ok()
 }
 

@@ -349,3 +349,78 @@ fn shared_handle_blocks_deletion_until_last_pv() {
     let attached = Scene { attached: vec!["csi-1".to_owned()], ..released().with_sibling(volume("z")) };
     assert!(matches!(attached.decide(), ReclaimStep::Wait(BlockedBy::Attachments(_))));
 }
+
+/// A released volume with an in-tree source, of a plugin that the driver replaces.
+fn in_tree(driver: &str, source: Value) -> (Value, String) {
+    let mut volume = volume("m");
+    volume["spec"].as_object_mut().unwrap().remove("csi");
+    volume["spec"].as_object_mut().unwrap().append(source.clone().as_object_mut().unwrap());
+    let plugin = migration::Plugin::replaced_by(driver).unwrap();
+    volume["metadata"]["annotations"] =
+        json!({annotation::PROVISIONED_BY: plugin.in_tree_name(), annotation::MIGRATED_TO: driver});
+    (volume, driver.to_owned())
+}
+
+fn step_of(volume: &Value, driver: &str, class: Option<&StorageClass>) -> ReclaimStep {
+    decide(&ReclaimView {
+        volume: &serde_json::from_value(volume.clone()).unwrap(),
+        class,
+        driver,
+        attached: &[],
+        siblings: &[],
+        node: None,
+        state: &ReclaimState::default(),
+    })
+}
+
+/// sidecars.md 1.0 "In-tree migration", 1.1 "Delete".
+#[test]
+fn released_in_tree_volume_is_deleted_by_driver_that_replaces_its_plugin() {
+    let (volume, ebs) =
+        in_tree("ebs.csi.aws.com", json!({"awsElasticBlockStore": {"volumeID": "aws://z/vol-1"}}));
+    let delete = ReclaimStep::DeleteVolume { handle: "vol-1".to_owned(), secret: None };
+    assert_eq!(step_of(&volume, &ebs, None), delete);
+    assert_eq!(step_of(&volume, "disk.csi.azure.com", None), idle(IdleReason::NotOurs));
+    // Not marked by the volume binder: upstream leaves it alone, too.
+    for (path, value) in [
+        ("/metadata/annotations", json!({})),
+        ("/metadata/annotations", json!({annotation::PROVISIONED_BY: "kubernetes.io/aws-ebs"})),
+        ("/metadata/annotations", json!({annotation::MIGRATED_TO: "ebs.csi.aws.com"})),
+    ] {
+        let mut unmarked = volume.clone();
+        set(&mut unmarked, path, value.clone());
+        assert_eq!(step_of(&unmarked, &ebs, None), idle(IdleReason::NotOurs), "{value}");
+    }
+    let mut retained = volume.clone();
+    set(&mut retained, "/spec/persistentVolumeReclaimPolicy", json!("Retain"));
+    assert_eq!(step_of(&retained, &ebs, None), ReclaimStep::RemoveFinalizer);
+}
+
+#[test]
+fn in_tree_volume_that_cannot_be_translated_is_not_deleted() {
+    let (volume, azure) =
+        in_tree("disk.csi.azure.com", json!({"azureDisk": {"diskURI": "/d", "kind": "Dedicated"}}));
+    let refused = step_of(&volume, &azure, None);
+    let ReclaimStep::Refuse(problem) = refused else { panic!("{refused:?}") };
+    assert_eq!(
+        problem.to_string(),
+        "failed to translate in tree pv to CSI: Azure disks of kind \"Dedicated\" are not supported by the CSI driver, \
+         which supports only Managed"
+    );
+    // A plugin without translation, such as the one for Ceph RBD.
+    let (volume, _) = in_tree(&azure, json!({"rbd": {"image": "i"}}));
+    assert_eq!(step_of(&volume, &azure, None), ReclaimStep::Refuse(DeleteProblem::NoSource));
+}
+
+#[test]
+fn deletion_secret_of_in_tree_volume_is_from_translated_class() {
+    let (volume, portworx) = in_tree("pxd.portworx.com", json!({"portworxVolume": {"volumeID": "p"}}));
+    let class = json!({
+        "metadata": {"name": "c"}, "provisioner": "kubernetes.io/portworx-volume",
+        "parameters": {"openstorage.io/auth-secret-name": "s", "openstorage.io/auth-secret-namespace": "n"},
+    });
+    let class: StorageClass = serde_json::from_value(class).unwrap();
+    let secret = Some(SecretRef { name: "s".into(), namespace: "n".into() });
+    let delete = ReclaimStep::DeleteVolume { handle: "p".into(), secret };
+    assert_eq!(step_of(&volume, &portworx, Some(&class)), delete);
+}

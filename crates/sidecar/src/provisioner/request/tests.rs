@@ -20,6 +20,7 @@ fn refused(claim: Value, class: Value) -> RequestError {
         config: &config,
         claim: &claim,
         class: &class,
+        provisioned_by: &class.provisioner,
         source: None,
         topology: None,
         attributes: None,
@@ -146,6 +147,7 @@ fn request_has_source_topology_and_mutable_parameters() {
         config: &config,
         claim: &claim,
         class: &class,
+        provisioned_by: &class.provisioner,
         source: Some(source),
         topology: Some(TopologyRequirement {
             requisite: vec![a.clone(), b.clone()],

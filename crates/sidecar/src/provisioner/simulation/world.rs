@@ -249,7 +249,7 @@ impl World {
                         continue;
                     };
                     let created = CreatedVolume { handle, ..CreatedVolume::default() };
-                    self.api.create(&volume::build_pv(&intent, &created, &config(), false));
+                    self.api.create(&volume::build_pv(&intent, &created, &config(), false).unwrap());
                     return Ok(());
                 }
                 (

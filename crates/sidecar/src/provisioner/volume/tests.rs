@@ -5,7 +5,7 @@ use crate::provisioner::intent::ContentSource;
 use crate::provisioner::testing::{GI, VOLUME, claim, class, config, created, intent, intent_of, volume};
 
 fn written(config: &ProvisionerConfig, claim: Value, class: Value, created: &CreatedVolume) -> Value {
-    build_pv(&intent_of(config, &self::claim(claim), &self::class(class)), created, config, false)
+    build_pv(&intent_of(config, &self::claim(claim), &self::class(class)), created, config, false).unwrap()
 }
 
 fn segments(zone: &str) -> BTreeMap<String, String> {
@@ -148,6 +148,7 @@ fn pv_names_volume_attributes_class() {
         config: &config,
         claim: &claim,
         class: &class,
+        provisioned_by: &class.provisioner,
         secrets: &secrets,
         fs_type: "",
         attributes_class,
@@ -160,7 +161,8 @@ fn pv_names_volume_attributes_class() {
 #[test]
 fn retain_overrides_reclaim_policy_of_class() {
     let policy = |retain| {
-        build_pv(&intent(), &created(), &config(), retain)["spec"]["persistentVolumeReclaimPolicy"].clone()
+        build_pv(&intent(), &created(), &config(), retain).unwrap()["spec"]["persistentVolumeReclaimPolicy"]
+            .clone()
     };
     assert_eq!((policy(false), policy(true)), (json!("Delete"), json!("Retain")));
 }
@@ -204,6 +206,6 @@ fn existing_pv_is_compared_with_intent() {
         (json!({"spec": {"claimRef": {"namespace": "x"}}}), None, false),
         (json!({"spec": {"claimRef": null}}), None, false),
     ] {
-        assert_eq!(matches_intent(&volume(patch.clone()), &intent(), "d.test", known), expected, "{patch}");
+        assert_eq!(matches_intent(&volume(patch.clone()), &intent(), &config(), known), expected, "{patch}");
     }
 }

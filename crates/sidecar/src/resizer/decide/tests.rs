@@ -137,17 +137,14 @@ fn only_claims_of_this_driver_and_node_are_resized() {
     let other_node = step_as(&expanding_claim, &volume("5Gi"), &state, |view| view.is_local = false);
     assert_eq!(other_node, waiting(WaitReason::OtherNode, WaitReason::OtherNode));
 
-    let mut in_tree = volume("5Gi");
-    in_tree.spec.csi = None;
-    assert_eq!(step(&expanding_claim, &in_tree, &state), not_ours);
-    let mut migrated = expanding_claim.clone();
-    migrated.metadata.annotations.insert(annotation::STORAGE_RESIZER, "d");
+    let mut without_source = volume("5Gi");
+    without_source.spec.csi = None;
+    assert_eq!(step(&expanding_claim, &without_source, &state), not_ours);
+    let mut annotated = expanding_claim.clone();
+    annotated.metadata.annotations.insert(annotation::STORAGE_RESIZER, "d");
+    assert_eq!(step(&annotated, &without_source, &state), not_ours);
     assert_eq!(
-        step(&migrated, &in_tree, &state),
-        waiting(WaitReason::InTree, WaitReason::NoModification(modify::IdleReason::OtherDriver))
-    );
-    assert_eq!(
-        step(&migrated, &volume("5Gi"), &state),
+        step(&annotated, &volume("5Gi"), &state),
         ResizeStep::BeginExpansion { size: size("10Gi"), fresh: true }
     );
 
@@ -594,4 +591,33 @@ fn volume_is_updated_after_claim_is_deleted() {
     ] {
         assert_eq!(orphaned_volume_write(state, volume), expected, "{state:?} {volume:?}");
     }
+}
+
+/// sidecars.md 1.3 "Trigger": the annotation of the expand controller names the driver that replaces the plugin.
+/// Upstream modifies CSI volumes only.
+#[test]
+fn in_tree_volume_is_expanded_if_claim_names_driver_but_not_modified() {
+    const EBS: &str = "ebs.csi.aws.com";
+    let in_tree: PersistentVolume = serde_json::from_value(json!({
+        "metadata": {"name": "pv1", "uid": "v"},
+        "spec": {
+            "capacity": {"storage": "5Gi"}, "awsElasticBlockStore": {"volumeID": "vol-1"},
+            "claimRef": {"namespace": "shop", "name": "data", "uid": "u"},
+        },
+    }))
+    .unwrap();
+    let state = ResizeState::default();
+    let mut claim = claim("10Gi", json!({}));
+    claim.spec.volume_attributes_class_name = Some("gold".into());
+    let step =
+        |claim: &PersistentVolumeClaim, driver| step_as(claim, &in_tree, &state, |view| view.driver = driver);
+    let not_ours = waiting(
+        WaitReason::NoExpansion(resize::IdleReason::OtherDriver),
+        WaitReason::NoModification(modify::IdleReason::OtherDriver),
+    );
+    assert_eq!(step(&claim, EBS), not_ours);
+    claim.metadata.annotations.insert(annotation::STORAGE_RESIZER, EBS);
+    assert_eq!(step(&claim, EBS), ResizeStep::BeginExpansion { size: size("10Gi"), fresh: true });
+    claim.metadata.annotations.insert(annotation::STORAGE_RESIZER, "d");
+    assert_eq!(step(&claim, "d"), not_ours);
 }
