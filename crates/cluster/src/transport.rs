@@ -13,7 +13,7 @@ use kube::client::Body;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use wharf_model::{ApiResource, Key};
+use wharf_model::{ApiResource, Key, Scope};
 
 use crate::error::{ApiError, Subject, classify};
 use crate::limit::Limit;
@@ -39,9 +39,15 @@ pub(crate) struct Transport {
     fence: Option<Fence>,
 }
 
+/// The server's version, as the subject of errors and metrics.
+const VERSION: ApiResource =
+    ApiResource { group: "", version: "v1", kind: "Info", plural: "version", scope: Scope::Cluster };
+
 /// One request. `subject` describes it in errors; the rest is sent.
 pub(crate) struct Call<'a> {
     pub(crate) subject: Subject<'a>,
+    /// The path, if it is not that of the subject.
+    fixed_path: Option<&'static str>,
     pub(crate) subresource: Option<&'a str>,
     pub(crate) query: Vec<(&'static str, String)>,
     pub(crate) content_type: &'static str,
@@ -65,8 +71,21 @@ impl<'a> Call<'a> {
         Self::new(Subject { method, api, namespace, name: None, creating: None })
     }
 
+    /// A request for the server's version.
+    pub(crate) fn version() -> Self {
+        let subject = Subject { method: "GET", api: &VERSION, namespace: None, name: None, creating: None };
+        Self { fixed_path: Some("/version"), ..Self::new(subject) }
+    }
+
     fn new(subject: Subject<'a>) -> Self {
-        Self { subject, subresource: None, query: Vec::new(), content_type: "", body: Vec::new() }
+        Self {
+            subject,
+            fixed_path: None,
+            subresource: None,
+            query: Vec::new(),
+            content_type: "",
+            body: Vec::new(),
+        }
     }
 
     /// The object to be created, for errors.
@@ -92,6 +111,9 @@ impl<'a> Call<'a> {
     }
 
     fn path(&self) -> Result<String, ApiError> {
+        if let Some(path) = self.fixed_path {
+            return Ok(path.to_owned());
+        }
         let Subject { api, namespace, name, .. } = self.subject;
         for part in [namespace, name, self.subresource].into_iter().flatten() {
             if !is_segment(part) {
