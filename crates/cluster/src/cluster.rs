@@ -252,6 +252,15 @@ impl Cluster {
         store
     }
 
+    /// The server's version, such as `v1.34.2`. Other servers than kube-apiserver add to it.
+    pub async fn server_version(&self) -> Result<String, ApiError> {
+        let call = Call::version();
+        let subject = call.subject;
+        let bytes = self.inner.transport.send(call).await?;
+        let version: Value = serde_json::from_slice(&bytes).map_err(|error| undecodable(subject, &error))?;
+        Ok(text(&version, "/gitVersion").unwrap_or_default().to_owned())
+    }
+
     /// Reads one object from the server. `None` only if the server reported that this object does not exist.
     pub async fn get<K: Kind>(&self, key: &Key) -> Result<Option<K>, ApiError> {
         let Some(bytes) = self.fetch(&K::API, key).await? else { return Ok(None) };

@@ -39,11 +39,17 @@ pub(crate) struct Transport {
     fence: Option<Fence>,
 }
 
+/// The server's version and its list of API groups, as subjects of errors and metrics.
+const VERSION: ApiResource =
+    ApiResource { group: "", version: "v1", kind: "Info", plural: "version", scope: Scope::Cluster };
+const API_GROUPS: ApiResource =
+    ApiResource { group: "", version: "v1", kind: "APIGroupList", plural: "apis", scope: Scope::Cluster };
+
 /// One request. `subject` describes it in errors; the rest is sent.
 pub(crate) struct Call<'a> {
     pub(crate) subject: Subject<'a>,
-    /// Instead of the path of the subject.
-    path: Option<&'static str>,
+    /// The path, if it is not that of the subject.
+    fixed_path: Option<&'static str>,
     pub(crate) subresource: Option<&'a str>,
     pub(crate) query: Vec<(&'static str, String)>,
     pub(crate) content_type: &'static str,
@@ -69,18 +75,27 @@ impl<'a> Call<'a> {
 
     /// The list of API groups.
     pub(crate) fn api_groups() -> Call<'static> {
-        const API: ApiResource = ApiResource {
-            group: "",
-            version: "v1",
-            kind: "APIGroupList",
-            plural: "apis",
-            scope: Scope::Cluster,
-        };
-        Call { path: Some("/apis"), ..Call::collection("GET", &API, None) }
+        Self::fixed(&API_GROUPS, "/apis")
+    }
+
+    /// A request for the server's version.
+    pub(crate) fn version() -> Call<'static> {
+        Self::fixed(&VERSION, "/version")
+    }
+
+    fn fixed(api: &'static ApiResource, path: &'static str) -> Call<'static> {
+        Call { fixed_path: Some(path), ..Call::collection("GET", api, None) }
     }
 
     fn new(subject: Subject<'a>) -> Self {
-        Self { path: None, subject, subresource: None, query: Vec::new(), content_type: "", body: Vec::new() }
+        Self {
+            subject,
+            fixed_path: None,
+            subresource: None,
+            query: Vec::new(),
+            content_type: "",
+            body: Vec::new(),
+        }
     }
 
     /// The object to be created, for errors.
@@ -106,10 +121,10 @@ impl<'a> Call<'a> {
     }
 
     fn path(&self) -> Result<String, ApiError> {
-        let Subject { api, namespace, name, .. } = self.subject;
-        if let Some(path) = self.path {
+        if let Some(path) = self.fixed_path {
             return Ok(path.to_owned());
         }
+        let Subject { api, namespace, name, .. } = self.subject;
         for part in [namespace, name, self.subresource].into_iter().flatten() {
             if !is_segment(part) {
                 let message = format!("{part:?} is not a valid name");

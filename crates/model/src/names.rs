@@ -176,6 +176,34 @@ pub mod reason {
     pub const SUCCESSFUL_ATTACH_VOLUME: &str = "SuccessfulAttachVolume";
     /// Pod, Warning: a volume could not be attached, or must not be.
     pub const FAILED_ATTACH_VOLUME: &str = "FailedAttachVolume";
+    /// Node, Normal: it is no longer Ready. Pod, Warning: its node is not Ready.
+    pub const NODE_NOT_READY: &str = "NodeNotReady";
+    /// Pod, Normal: it is deleted because of a taint of its node, or no longer to be deleted.
+    pub const TAINT_MANAGER_EVICTION: &str = "TaintManagerEviction";
+}
+
+/// Taints of nodes.
+pub mod taint {
+    /// The node is not Ready.
+    pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
+    /// The node has stopped reporting.
+    pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+    /// The node is cordoned.
+    pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+    /// An administrator has confirmed that the node is off.
+    pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+    /// The node is short of memory.
+    pub const MEMORY_PRESSURE: &str = "node.kubernetes.io/memory-pressure";
+    /// The node is short of disk space.
+    pub const DISK_PRESSURE: &str = "node.kubernetes.io/disk-pressure";
+    /// The node is short of process IDs.
+    pub const PID_PRESSURE: &str = "node.kubernetes.io/pid-pressure";
+    /// The node's network is not set up.
+    pub const NETWORK_UNAVAILABLE: &str = "node.kubernetes.io/network-unavailable";
+    /// No new pods.
+    pub const NO_SCHEDULE: &str = "NoSchedule";
+    /// No new pods, and running pods are evicted.
+    pub const NO_EXECUTE: &str = "NoExecute";
 }
 
 /// Conditions of a claim.

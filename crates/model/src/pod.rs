@@ -13,6 +13,7 @@ use crate::container::{Container, ContainerStatus};
 use crate::decode::{null_as_default, open_enum};
 use crate::detail::{Detail, impl_empty};
 use crate::kind::{ApiResource, Kind, Scope, View};
+use crate::node::Taint;
 use crate::selector::NodeSelector;
 use crate::volume::SecretRef;
 use crate::{Key, Meta, Quantity, StringMap, Time};
@@ -276,6 +277,19 @@ pub struct Toleration {
     pub effect: String,
     /// Seconds for which a NoExecute taint is tolerated; `None` is forever.
     pub toleration_seconds: Option<i64>,
+}
+
+impl Toleration {
+    /// Whether it tolerates the taint, for however long.
+    pub fn tolerates(&self, taint: &Taint) -> bool {
+        (self.effect.is_empty() || self.effect == taint.effect)
+            && (self.key.is_empty() || self.key == taint.key)
+            && match self.operator.as_str() {
+                "" | "Equal" => self.value == taint.value,
+                "Exists" => true,
+                _ => false,
+            }
+    }
 }
 
 /// User, groups and SELinux label of a pod's processes.

@@ -4,7 +4,8 @@
 //! - Its status is written when it changes and every five minutes; the heartbeat is its lease, renewed every ten
 //!   seconds.
 //! - The node is ready as long as no component of the agent reports a problem to [`Health`].
-//! - Where no node-lifecycle-controller runs, this module maintains the not-ready taint.
+//! - Its taints are those of the node-lifecycle-controller. If that has set the node to Unknown, the status is written
+//!   at once.
 //!
 //! The rules are in `decide`.
 
@@ -76,8 +77,6 @@ pub struct Settings {
     pub pods: u32,
     /// Create the Node again if it is deleted. Kubelet does so only when it restarts.
     pub recreate_node: bool,
-    /// Maintain the not-ready taint here: where no node-lifecycle-controller does.
-    pub manage_taints: bool,
     /// Interval of status updates without a change.
     pub report_every: Duration,
     /// Interval of lease renewals.
@@ -93,43 +92,28 @@ impl Settings {
             address: None,
             pods: 110,
             recreate_node: false,
-            manage_taints: false,
             report_every: Duration::from_secs(300),
             renew_every: Duration::from_secs(10),
         }
     }
 }
 
-/// Maintains the Node until the gate stops it, and leaves the Node as it is: its lease expires. A node may not change
-/// its own taints: `privileged_client` is a cluster client with more permissions for that, where there is one.
-pub async fn run(
-    cluster: Cluster,
-    privileged_client: Option<Cluster>,
-    gate: Gate,
-    health: Health,
-    settings: Settings,
-) {
-    let privileged_client = privileged_client.unwrap_or_else(|| cluster.clone());
+/// Maintains the Node until the gate stops it, and leaves the Node as it is: its lease expires.
+pub async fn run(cluster: Cluster, gate: Gate, health: Health, settings: Settings) {
     let nodes = store(&cluster, &settings.node);
     tokio::select! {
         biased;
         () = gate.wait_stopped() => {}
-        () = maintain(&cluster, &privileged_client, &nodes, &health, &settings) => {}
+        () = maintain(&cluster, &nodes, &health, &settings) => {}
         () = lease::run(&cluster, &nodes, &settings.node, settings.renew_every) => {}
     }
 }
 
-async fn maintain(
-    cluster: &Cluster,
-    privileged_client: &Cluster,
-    nodes: &Store<Node>,
-    health: &Health,
-    settings: &Settings,
-) {
+async fn maintain(cluster: &Cluster, nodes: &Store<Node>, health: &Health, settings: &Settings) {
     let facts = Facts::read(settings);
     let key = Key::cluster(&*settings.node);
-    let &Settings { recreate_node, manage_taints: taints, report_every, pods, .. } = settings;
-    let rules = Rules { recreate_node, taints, report_every };
+    let &Settings { recreate_node, report_every, pods, .. } = settings;
+    let rules = Rules { recreate_node, report_every };
     let backoff =
         Backoff { start: Duration::from_millis(200), max: Duration::from_secs(7), ..Backoff::default() };
     let started = Instant::now();
@@ -167,11 +151,6 @@ async fn maintain(
                     known = true;
                 })
             }
-            (Step::Taint(patch), _) => match privileged_client.patch(&Node::API, &key, None, patch).await {
-                // The response went to the other client's store: a GET updates this one.
-                Ok(_) => cluster.get::<Node>(&key).await.map(drop),
-                Err(error) => Err(error),
-            },
             (Step::Report, None) => Ok(()),
             (Step::Wait(until), _) => {
                 let due = async {

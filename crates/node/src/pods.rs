@@ -392,9 +392,14 @@ fn differ_in_fields(old: &Pod, new: &Pod) -> bool {
     old.metadata.labels != new.metadata.labels || old.metadata.annotations != new.metadata.annotations
 }
 
-/// Whether a change is more than our own status update.
+/// Whether a change is more than our own status update. A pod that is no longer Ready may have been changed by the
+/// node-lifecycle-controller: then its status is written again.
 fn needs_reconcile(old: &Pod, new: &Pod) -> bool {
+    let is_ready = |pod: &Pod| {
+        pod.status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.status == "True")
+    };
     old.spec != new.spec
+        || (is_ready(old) && !is_ready(new))
         || old.node_name != new.node_name
         || old.phase != new.phase
         || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp

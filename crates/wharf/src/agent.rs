@@ -81,8 +81,8 @@ pub(crate) struct NodeAgent {
     pub(crate) runtime: Runtime,
     /// Host and port of the API server, for pods.
     pub(crate) server: Option<(String, u16)>,
-    /// There is no node controller: the agent registers its Node again and manages its taints itself.
-    pub(crate) single_node: bool,
+    /// The agent creates its Node again if it is deleted. Kubelet does so only when it restarts.
+    pub(crate) recreate_node: bool,
     /// Deliberate differences from kubelet that are turned off.
     pub(crate) as_upstream: Vec<Departure>,
 }
@@ -95,31 +95,22 @@ impl NodeAgent {
         health_registry: &HealthRegistry,
         mut spawn: impl FnMut(&'static str, Component),
     ) {
-        let Self { cluster, privileged_client, name, root, runtime, server, single_node, as_upstream } = self;
+        let Self { cluster, privileged_client, name, root, runtime, server, recreate_node, as_upstream } =
+            self;
         let (root, plugins, health) = (Root::new(root), Plugins::new(), Health::new());
         let events = EventRecorder::start(&cluster, pods::COMPONENT, name.as_str());
         // Pods use the machine's network, and so its address.
         let address = machine::own_address();
         let settings = machine::Settings {
             address: Some(address),
-            recreate_node: single_node,
-            manage_taints: single_node,
+            recreate_node,
             ..machine::Settings::new(name.as_str(), root.path())
         };
         let node = {
-            let (cluster, privileged_client, gate, health) =
-                (cluster.clone(), privileged_client.clone(), gate.clone(), health.clone());
+            let (cluster, gate, health) = (cluster.clone(), gate.clone(), health.clone());
             // It reads the Node again when it starts.
             async move {
-                let run = || {
-                    machine::run(
-                        cluster.clone(),
-                        privileged_client.clone(),
-                        gate.clone(),
-                        health.clone(),
-                        settings.clone(),
-                    )
-                };
+                let run = || machine::run(cluster.clone(), gate.clone(), health.clone(), settings.clone());
                 restart("node status", &settings.node, Some(&gate), run).await;
             }
         };
@@ -202,7 +193,7 @@ pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
         root: root_dir,
         runtime,
         server: None,
-        single_node: false,
+        recreate_node: false,
         as_upstream,
     };
     let stop = CancellationToken::new();

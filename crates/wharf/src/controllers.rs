@@ -4,6 +4,7 @@ mod departures;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -12,8 +13,10 @@ use prometheus_client::registry::Registry;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::work::{Gate, restart};
-use wharf_cluster::{Cluster, ConnectOptions, EventRecorder, Leadership, LeaseOptions};
-use wharf_controllers::{Context, attach_detach, binder, ephemeral, expand, protection, scheduler};
+use wharf_cluster::{Backoff, Cluster, ConnectOptions, EventRecorder, Leadership, LeaseOptions};
+use wharf_controllers::{
+    Context, attach_detach, binder, ephemeral, expand, node_lifecycle, protection, scheduler,
+};
 use wharf_sidecar::health_registry::HealthRegistry;
 use wharf_upstream_flags::Environment;
 
@@ -23,8 +26,9 @@ use departures::Departure;
 pub(crate) use departures::Settings;
 
 const AFTER_HELP: &str = "\
-Replaces the controllers of the same names in kube-controller-manager (`protection` replaces its three protection \
-controllers). Disable them there first:
+Replaces the controllers of the same names in kube-controller-manager. `protection` replaces its three protection \
+controllers, `node-lifecycle` its node-lifecycle-controller, taint-eviction-controller and \
+pod-garbage-collector-controller. Disable them there first:
 
   kube-controller-manager --controllers=*,-persistentvolume-binder-controller,...
   wharf controllers --kubeconfig controller-manager.conf
@@ -32,8 +36,9 @@ controllers). Disable them there first:
 Of several replicas, the one that holds the lease wharf-controllers acts. Without permission to create and update that \
 lease no replica acts: grant it, or set --leader-election=false and run one replica.
 
-`scheduler` replaces kube-scheduler for pods with schedulerName default-scheduler. It runs only if you name it. `wharf up` \
-already includes all controllers.";
+`scheduler` replaces kube-scheduler for pods with schedulerName default-scheduler. On `wharf apiserver` all controllers \
+run by default. On any other API server `scheduler` and `node-lifecycle` run only if you name them, because a cluster has \
+its own: two of them would evict pods by different rules. `wharf up` already includes all controllers.";
 
 /// Name of the Lease for leader election.
 const LEASE: &str = "wharf-controllers";
@@ -45,7 +50,7 @@ pub(crate) struct ControllersArgs {
     /// Kubeconfig file [default: the pod's service account, else KUBECONFIG or ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Controllers to run [default: all but the scheduler]
+    /// Controllers to run [default: on `wharf apiserver` all, else all but scheduler and node-lifecycle]
     #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',')]
     controllers: Option<Vec<Controller>>,
     /// Deliberate differences from upstream to turn off
@@ -107,16 +112,20 @@ pub(crate) enum Controller {
     /// Assigns pods to nodes
     #[value(name = "scheduler")]
     Scheduler,
+    /// Taints nodes, evicts pods by taints, deletes pods of nodes that do not exist
+    #[value(name = "node-lifecycle")]
+    NodeLifecycle,
 }
 
 impl Controller {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Binder,
         Self::AttachDetach,
         Self::Expander,
         Self::Protection,
         Self::Ephemeral,
         Self::Scheduler,
+        Self::NodeLifecycle,
     ];
 
     /// The name in logs and errors.
@@ -128,6 +137,7 @@ impl Controller {
             Self::Protection => "protection controllers",
             Self::Ephemeral => "ephemeral volume controller",
             Self::Scheduler => "scheduler",
+            Self::NodeLifecycle => "node lifecycle controller",
         }
     }
 
@@ -170,6 +180,39 @@ impl Controller {
             Self::Protection => protection::run(context("protection")).await,
             Self::Ephemeral => ephemeral::run(context(ephemeral::COMPONENT)).await,
             Self::Scheduler => scheduler::run(context(scheduler::COMPONENT), settings.scheduler).await,
+            Self::NodeLifecycle => {
+                let evictions = context(node_lifecycle::EVICTION_COMPONENT).events;
+                node_lifecycle::run(context(node_lifecycle::COMPONENT), evictions).await;
+            }
+        }
+    }
+}
+
+/// In the version of the embedded API server, after the version of Kubernetes.
+const EMBEDDED: &str = "+wharf-";
+/// The backoff while the API server does not respond.
+const RETRY: Backoff = Backoff::without_jitter(Duration::from_millis(200), Duration::from_secs(7));
+
+/// The controllers that run unless the user names some: on the embedded API all, since nothing else does their work.
+fn default_controllers(server_version: &str) -> Vec<Controller> {
+    let embedded = server_version.contains(EMBEDDED);
+    let everywhere =
+        |controller: &Controller| !matches!(controller, Controller::Scheduler | Controller::NodeLifecycle);
+    Controller::ALL.into_iter().filter(|controller| embedded || everywhere(controller)).collect()
+}
+
+/// Waits until the API server responds.
+async fn server_version(cluster: &Cluster) -> String {
+    let mut failures = 0_u32;
+    loop {
+        match cluster.server_version().await {
+            Ok(version) => return version,
+            Err(error) => {
+                let pause = RETRY.delay(failures);
+                failures = failures.saturating_add(1);
+                tracing::warn!(%error, retry_in = ?pause, "failed to read the API server's version; retrying");
+                tokio::time::sleep(pause).await;
+            }
         }
     }
 }
@@ -186,26 +229,31 @@ pub(crate) async fn run(args: ControllersArgs) -> anyhow::Result<()> {
     } = args;
     let mut settings = Settings::with(&as_upstream);
     settings.attach_detach.disable_force_detach_on_timeout = disable_force_detach_on_timeout;
-    let stop_signal = stop_signal()?;
+    let mut stop_signal = pin!(stop_signal()?);
     let identity = Environment::read().identity();
     let cluster = Cluster::connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?;
     let (health_registry, controller_metrics) = (HealthRegistry::default(), ControllerMetrics::default());
-    let server = status_pages::serve(health_registry.clone(), metrics).await?;
+    let mut server = pin!(status_pages::serve(health_registry.clone(), metrics).await?);
     let (page_metrics, page_cluster) = (controller_metrics.clone(), cluster.clone());
     health_registry.register("controllers", move || page_metrics.encode(Some(&page_cluster)));
+    let selected = match controllers {
+        Some(selected) => selected,
+        None => tokio::select! {
+            biased;
+            () = &mut stop_signal => return Ok(()),
+            error = &mut server => return Err(error),
+            version = server_version(&cluster) => default_controllers(&version),
+        },
+    };
     let stop = CancellationToken::new();
     let leadership = leader_election.then(|| {
         let options = LeaseOptions::new(leader_election_namespace, LEASE, identity.as_str());
         Leadership::start(&cluster, options)
     });
     let gate = Gate::new(leadership.clone(), stop.clone());
-    let is_selected = |controller: &Controller| match &controllers {
-        Some(selected) => selected.contains(controller),
-        None => *controller != Controller::Scheduler,
-    };
     let mut running = JoinSet::new();
     // One of each, even if the user names a controller twice.
-    for controller in Controller::ALL.into_iter().filter(is_selected) {
+    for controller in Controller::ALL.into_iter().filter(|controller| selected.contains(controller)) {
         tracing::info!(controller = controller.name(), "starting controller");
         let (settings, metrics) = (settings.clone(), controller_metrics.clone());
         running.spawn(controller.run(cluster.clone(), gate.clone(), identity.clone(), settings, metrics));
@@ -222,4 +270,25 @@ pub(crate) async fn run(args: ControllersArgs) -> anyhow::Result<()> {
         leadership.release(Duration::from_secs(2)).await;
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// U-6: nothing else schedules pods or removes taints on the embedded API; a cluster has its own controllers.
+    #[test]
+    fn scheduler_and_node_lifecycle_run_by_default_on_the_embedded_api_only() {
+        let only_embedded = [Controller::Scheduler, Controller::NodeLifecycle];
+        for (version, embedded) in
+            [("v1.34.2+wharf-0.1.0", true), ("v1.34.2", false), ("v1.34.2+k3s1", false), ("", false)]
+        {
+            let selected = default_controllers(version);
+            assert!(selected.contains(&Controller::Binder), "{version}");
+            for controller in only_embedded {
+                assert_eq!(selected.contains(&controller), embedded, "{version} {controller:?}");
+            }
+            assert_eq!(selected.len(), if embedded { 7 } else { 5 }, "{version}");
+        }
+    }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use wharf_model::claim::{AccessMode, ClaimPhase};
 use wharf_model::container::ContainerStatus;
 use wharf_model::names::annotation::CONTROLLER_MANAGED_ATTACH;
+use wharf_model::names::taint;
 use wharf_model::volume::ClaimRef;
 use wharf_model::{
     CSIDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, UniqueVolumeName, VolumeAttachment,
@@ -18,9 +19,6 @@ use wharf_model::{
 
 use super::Settings;
 use super::state::AttachState;
-
-/// The taint by which an operator states that a node is shut down and nothing runs on it.
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// The objects that concern one volume. Unrelated objects are ignored.
 #[derive(Debug, Clone, Default)]
@@ -129,7 +127,7 @@ impl NodeStatus {
             exists: true,
             managed: node.metadata.annotations.contains_key(CONTROLLER_MANAGED_ATTACH),
             ready: node.is_ready(),
-            out_of_service: node.has_taint(OUT_OF_SERVICE),
+            out_of_service: node.has_taint(taint::OUT_OF_SERVICE),
             in_use: node.status.volumes_in_use.iter().any(|name| name == volume),
             reported: node.status.volumes_attached.iter().any(|attached| attached.name == volume),
         }

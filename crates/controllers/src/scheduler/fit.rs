@@ -2,14 +2,12 @@
 //! upstream's.
 
 use wharf_model::Pod;
+use wharf_model::names::taint;
 use wharf_model::node::Taint;
-use wharf_model::pod::Toleration;
 use wharf_model::topology::selector_matches_node;
 
 use super::requests::{Requests, amount};
 use super::view::NodeInfo;
-
-const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
 
 pub(super) const UNSCHEDULABLE: &str = "node(s) were unschedulable";
 pub(super) const TAINTED: &str = "node(s) had untolerated taint(s)";
@@ -18,14 +16,15 @@ pub(super) const TOO_MANY_PODS: &str = "Too many pods";
 
 /// Whether the node is not cordoned, or the pod tolerates that.
 pub(super) fn is_schedulable(pod: &Pod, node_info: &NodeInfo) -> bool {
-    let taint =
-        Taint { key: UNSCHEDULABLE_TAINT.to_owned(), value: String::new(), effect: "NoSchedule".to_owned() };
+    let (key, effect) = (taint::UNSCHEDULABLE.to_owned(), taint::NO_SCHEDULE.to_owned());
+    let taint = Taint { key, value: String::new(), effect };
     !node_info.node.spec.unschedulable || tolerates(pod, &taint)
 }
 
 /// Whether the pod tolerates all NoSchedule and NoExecute taints. A node that is not Ready has such taints.
 pub(super) fn tolerates_taints(pod: &Pod, node_info: &NodeInfo) -> bool {
-    let rejects_pods = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
+    let rejects_pods =
+        |taint: &&Taint| matches!(taint.effect.as_str(), taint::NO_SCHEDULE | taint::NO_EXECUTE);
     node_info.node.spec.taints.iter().filter(rejects_pods).all(|taint| tolerates(pod, taint))
 }
 
@@ -36,16 +35,7 @@ pub(super) fn prefer_no_schedule_count(pod: &Pod, node_info: &NodeInfo) -> usize
 }
 
 fn tolerates(pod: &Pod, taint: &Taint) -> bool {
-    let matches_taint = |toleration: &Toleration| {
-        (toleration.effect.is_empty() || toleration.effect == taint.effect)
-            && (toleration.key.is_empty() || toleration.key == taint.key)
-            && match toleration.operator.as_str() {
-                "" | "Equal" => toleration.value == taint.value,
-                "Exists" => true,
-                _ => false,
-            }
-    };
-    pod.spec.tolerations.iter().any(matches_taint)
+    pod.spec.tolerations.iter().any(|toleration| toleration.tolerates(taint))
 }
 
 /// Whether the node matches the pod's nodeSelector and required node affinity.

@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use wharf_model::Node;
+use wharf_model::claim::Condition;
 use wharf_model::names::annotation::CONTROLLER_MANAGED_ATTACH;
 use wharf_model::patch::Patch;
 use wharf_model::{Kind as _, Time};
 
 use super::facts::Facts;
 
-/// Taint that keeps pods off a node that is not ready.
-const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// The Kubernetes version we are compatible with, and our own.
 const VERSION: &str = concat!("v1.34.2+wharf-", env!("CARGO_PKG_VERSION"));
 const RUNTIME: &str = concat!("wharf://", env!("CARGO_PKG_VERSION"));
@@ -48,7 +47,6 @@ pub(super) struct Report {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) recreate_node: bool,
-    pub(super) taints: bool,
     pub(super) report_every: Duration,
 }
 
@@ -59,8 +57,6 @@ pub(super) enum Step {
     Create,
     /// Write the node's status.
     Report,
-    /// Add or remove the not-ready taint.
-    Taint(Patch),
     /// Wait for a change, or until this time.
     Wait(Option<Duration>),
 }
@@ -73,13 +69,11 @@ pub(super) fn decide(view: &View<'_>, rules: Rules, now: Duration) -> Step {
     let last =
         view.reported.filter(|report| report.uid == node.metadata.uid && report.problem == view.problem);
     let Some(last) = last else { return Step::Report };
-    if now >= last.at + rules.report_every {
+    // The node-lifecycle-controller sets the condition to Unknown when it misses renewals of the lease.
+    let ready = if view.problem.is_empty() { "True" } else { "False" };
+    let is_reported = |condition: &Condition| condition.kind == "Ready" && condition.status == ready;
+    if now >= last.at + rules.report_every || !node.status.conditions.iter().any(is_reported) {
         return Step::Report;
-    }
-    if rules.taints
-        && let Some(patch) = taint(node, view.problem.is_empty())
-    {
-        return Step::Taint(patch);
     }
     Step::Wait(Some(last.at + rules.report_every))
 }
@@ -182,29 +176,6 @@ fn conditions(before: Option<&Node>, problem: &str, now: Time) -> Value {
         })
     });
     json!(conditions)
-}
-
-/// As node-lifecycle-controller does: removes the taint when the node is ready, adds it when it is not.
-fn taint(node: &Node, ready: bool) -> Option<Patch> {
-    let taints = &node.spec.taints;
-    let at = taints.iter().position(|taint| taint.key == NOT_READY && taint.effect == "NoSchedule");
-    let mut operations = vec![json!({"op": "test", "path": "/metadata/uid", "value": node.metadata.uid})];
-    match (at, ready) {
-        (Some(at), true) => operations.extend([
-            json!({"op": "test", "path": format!("/spec/taints/{at}/key"), "value": NOT_READY}),
-            json!({"op": "test", "path": format!("/spec/taints/{at}/effect"), "value": "NoSchedule"}),
-            json!({"op": "remove", "path": format!("/spec/taints/{at}")}),
-        ]),
-        (None, false) if taints.is_empty() => operations.extend([
-            json!({"op": "test", "path": "/spec/taints", "value": null}),
-            json!({"op": "add", "path": "/spec/taints", "value": [{"key": NOT_READY, "effect": "NoSchedule"}]}),
-        ]),
-        (None, false) => operations.push(
-            json!({"op": "add", "path": "/spec/taints/-", "value": {"key": NOT_READY, "effect": "NoSchedule"}}),
-        ),
-        (Some(_), false) | (None, true) => return None,
-    }
-    Some(Patch::Json(Value::Array(operations)))
 }
 
 #[cfg(test)]

@@ -156,13 +156,7 @@ impl Agent {
         let mut settings = machine::Settings::new(NODE, self.dir.path());
         settings.address = Some([127, 0, 0, 1].into());
         change(&mut settings);
-        let run = machine::run(
-            self.cluster.clone(),
-            self.privileged_client.clone(),
-            self.gate(),
-            self.health.clone(),
-            settings,
-        );
+        let run = machine::run(self.cluster.clone(), self.gate(), self.health.clone(), settings);
         self.tasks.push(tokio::spawn(run));
     }
 

@@ -54,26 +54,6 @@ async fn node_is_ready_once_its_csi_node_exists() {
 }
 
 #[tokio::test]
-async fn not_ready_taint_is_maintained_with_wider_permissions() {
-    // A node's permissions do not allow it to change taints, so the agent gets an additional client.
-    let mut agent = Agent::new().await;
-    agent.privileged_client = Some(agent.admin.clone());
-    agent.run_machine(|settings| settings.manage_taints = true);
-    let tainted = |node: &Value| {
-        let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
-        taints.iter().any(|taint| taint["key"] == "node.kubernetes.io/not-ready")
-    };
-    let taint_is = async |agent: &Agent, expected: bool| {
-        until("the taint", || async { (tainted(&agent.node().await?) == expected).then_some(()) }).await;
-    };
-    taint_is(&agent, false).await;
-    agent.health.report_problem("disk", "no room");
-    taint_is(&agent, true).await;
-    agent.health.clear_problem("disk");
-    taint_is(&agent, false).await;
-}
-
-#[tokio::test]
 async fn lease_is_renewed_and_recreated() {
     let mut agent = Agent::new().await;
     agent.run_machine(|settings| settings.renew_every = Duration::from_millis(20));

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use wharf_cluster::Patch;
+use wharf_model::{Key, Kind as _, Pod};
 
 use crate::harness::TestNode;
 
@@ -16,6 +18,22 @@ fn uid(pod: &Value) -> &str {
 fn ready(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|one| one["type"] == "Ready" && one["status"] == "True")
+}
+
+/// The node-lifecycle-controller sets the condition to False while it does not hear from the node.
+/// kubernetes.md 1.9 "Pods of a lost node".
+#[tokio::test]
+async fn ready_condition_that_a_controller_changed_is_written_again() {
+    let node = TestNode::new().await;
+    node.pod("p", "trap 'exit 0' TERM; while :; do sleep 0.1; done", |_| {}).await;
+    let pod = node.wait_for("p", ready).await;
+    let changed = Patch::Strategic(json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}));
+    let key = Key::namespaced("default", "p");
+    let written = node.cluster.patch(&Pod::API, &key, Some("status"), changed).await.unwrap();
+    assert!(!ready(&written));
+    node.wait_for("p", ready).await;
+    node.delete("p").await;
+    node.wait_until_removed("p", uid(&pod)).await;
 }
 
 #[tokio::test]

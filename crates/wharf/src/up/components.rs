@@ -167,7 +167,7 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
         root: data_dir.kubelet_root(),
         runtime,
         server: Some((address.ip().to_string(), address.port())),
-        single_node: true,
+        recreate_node: true,
         as_upstream: Vec::new(),
     };
     agent.start(&Gate::new(None, controllers.stop.clone()), &health_registry, |name, component| {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const RULES: Rules = Rules { recreate_node: false, taints: true, report_every: Duration::from_secs(300) };
+const RULES: Rules = Rules { recreate_node: false, report_every: Duration::from_secs(300) };
 
 fn facts() -> Facts {
     Facts {
@@ -36,7 +36,8 @@ fn at(seconds: u64) -> Duration {
 
 #[test]
 fn node_is_created_once_and_reported_on_changes() {
-    let plain = node(json!({}));
+    let of = |status: &str| node(json!({"status": {"conditions": [{"type": "Ready", "status": status}]}}));
+    let plain = of("True");
     let reported =
         |uid: &str, problem: &str| Some(Report { uid: uid.into(), at: at(100), problem: problem.into() });
     let recreating = Rules { recreate_node: true, ..RULES };
@@ -74,65 +75,16 @@ fn node_is_created_once_and_reported_on_changes() {
         let view = View { node: exists.then_some(&plain), known, reported: reported.as_ref(), problem };
         assert_eq!(decide(&view, rules, at(now)), expected, "{rule}");
     }
-}
-
-#[test]
-fn not_ready_taint_follows_readiness() {
-    let ours = json!({"key": NOT_READY, "effect": "NoSchedule"});
-    let evicts = json!({"key": NOT_READY, "effect": "NoExecute"});
-    let other = json!({"key": "other", "effect": "NoSchedule"});
-    for (rule, taints, problem, expected) in [
-        ("ready", json!([]), "", None),
-        ("not ready, taint exists", json!([other, ours]), "x", None),
-        (
-            "ready, taint exists",
-            json!([other, ours]),
-            "",
-            Some(json!([
-                {"op": "test", "path": "/spec/taints/1/key", "value": NOT_READY},
-                {"op": "test", "path": "/spec/taints/1/effect", "value": "NoSchedule"},
-                {"op": "remove", "path": "/spec/taints/1"},
-            ])),
-        ),
-        ("a taint with another effect is not ours", json!([evicts]), "", None),
-        (
-            "not ready",
-            json!([other]),
-            "x",
-            Some(json!([{"op": "add", "path": "/spec/taints/-", "value": ours}])),
-        ),
-        (
-            "not ready, no taints",
-            json!([]),
-            "x",
-            Some(json!([
-                {"op": "test", "path": "/spec/taints", "value": null},
-                {"op": "add", "path": "/spec/taints", "value": [ours]},
-            ])),
-        ),
+    // kubernetes.md 1.9 "Lost node": one that is back reports at once.
+    for (status, problem, expected) in [
+        ("Unknown", "", Step::Report),
+        ("Unknown", "x", Step::Report),
+        ("False", "", Step::Report),
+        ("False", "x", wait.clone()),
     ] {
-        let node = node(json!({"spec": {"taints": taints}}));
-        let reported = Report { uid: "u".into(), at: at(100), problem: problem.into() };
-        let view = View { node: Some(&node), known: true, reported: Some(&reported), problem };
-        let step = decide(&view, RULES, at(200));
-        match (step, expected) {
-            (Step::Taint(patch), Some(expected)) => {
-                let operations = patch.body().as_array().unwrap();
-                assert_eq!(
-                    operations[0],
-                    json!({"op": "test", "path": "/metadata/uid", "value": "u"}),
-                    "{rule}"
-                );
-                assert_eq!(json!(operations[1..]), expected, "{rule}");
-            }
-            (Step::Wait(_), None) => {}
-            (step, expected) => panic!("{rule}: {step:?}, not {expected:?}"),
-        }
-        let others = Rules { taints: false, ..RULES };
-        assert!(
-            matches!(decide(&view, others, at(200)), Step::Wait(_)),
-            "{rule}, where a controller maintains it"
-        );
+        let (node, reported) = (of(status), reported("u", problem));
+        let view = View { node: Some(&node), known: true, reported: reported.as_ref(), problem };
+        assert_eq!(decide(&view, RULES, at(200)), expected, "{status} {problem:?}");
     }
 }
 
