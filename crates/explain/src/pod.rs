@@ -1,7 +1,10 @@
 //! The steps of a pod: scheduling, its claims, attaching and mounting their volumes, and its deletion.
 
-use wharf_model::Pod;
+use std::collections::BTreeMap;
+
+use wharf_model::container::ContainerStatus;
 use wharf_model::pod::PodPhase;
+use wharf_model::{PersistentVolume, Pod, UniqueVolumeName};
 
 use crate::explanation::{State, Step};
 use crate::facts::{Facts, Lookup};
@@ -42,6 +45,9 @@ pub(crate) fn steps(facts: &Facts) -> Vec<Step> {
         steps.extend(attach::to_node(claim, node, facts));
     }
     if steps.iter().all(|step| step.state == State::Done) {
+        if may_wait_for_volumes(pod) {
+            steps.extend(same_handles(facts).into_iter().map(|step| step.since(pod.status.start_time)));
+        }
         steps.extend(container_step(&name, pod, facts));
     }
     // Expansions and modifications do not block the pod.
@@ -70,6 +76,39 @@ fn deletion_steps(name: &str, pod: &Pod, facts: &Facts) -> Vec<Step> {
         false => steps.extend(drivers.into_iter().chain([step])),
     }
     steps
+}
+
+/// Whether the volumes of a scheduled pod may not be mounted yet: the kubelet mounts them before it pulls images.
+fn may_wait_for_volumes(pod: &Pod) -> bool {
+    let reasons = ["", "ContainerCreating", "PodInitializing"];
+    let waiting = |status: &ContainerStatus| {
+        status.state.waiting.as_ref().is_some_and(|waiting| reasons.contains(&waiting.reason.as_str()))
+    };
+    pod.phase == PodPhase::Pending && pod.status.own_container_statuses().all(waiting)
+}
+
+/// The pod's PersistentVolumes that have the same driver and volume handle. The kubelet identifies volumes by these two: it
+/// mounts one of them, and some versions then wait for the others without an event that says why.
+fn same_handles(facts: &Facts) -> Vec<Step> {
+    let mut same: BTreeMap<UniqueVolumeName, BTreeMap<&str, String>> = BTreeMap::new();
+    for claim in &facts.claims {
+        let Some(PersistentVolume { metadata, spec, .. }) = claim.volume.found() else { continue };
+        let Some(unique) = UniqueVolumeName::from_spec(spec) else { continue };
+        same.entry(unique).or_default().insert(&metadata.name, claim::name(claim));
+    }
+    let step = |(UniqueVolumeName { driver, handle }, volumes): (_, BTreeMap<&str, String>)| {
+        let names: Vec<&str> = volumes.keys().copied().collect();
+        let claims: Vec<&str> = volumes.values().map(String::as_str).collect();
+        let message = format!(
+            "have the same driver {driver} and volume handle {handle:?} (bound to {}): for the kubelet they are one volume, \
+             and it mounts only one of them",
+            claims.join(", ")
+        );
+        let waiting_for = "you to use only one of the claims, or to create the other PersistentVolumes again with another \
+                           volumeHandle";
+        Step::waits(format!("volumes {}", names.join(", ")), message, waiting_for)
+    };
+    same.into_iter().filter(|(_, volumes)| volumes.len() > 1).map(step).collect()
 }
 
 /// The kubelet of a node, as the component that has to act.

@@ -9,6 +9,7 @@ use crate::{State, Subject, explain_facts};
 
 mod changes;
 mod deletion;
+mod same_handles;
 mod snapshots;
 mod static_volumes;
 mod unscheduled;

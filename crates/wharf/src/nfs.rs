@@ -1,5 +1,7 @@
 //! `wharf nfs`: tools for the NFS driver.
 
+mod agents;
+
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use wharf_driver_nfs::server::Servers;
 use wharf_driver_nfs::worker::{Exports, WorkerOptions, WorkerProgram, Workers};
 
 use crate::ExitStatus;
+pub(crate) use agents::AgentArgs;
 
 const ADOPT_EXPLANATION: &str = "\
 Volumes that csi-driver-nfs created have no record on their share, so the driver mounts and expands them, but does not delete \
@@ -20,6 +23,9 @@ their directories. This command writes the records. It changes no PersistentVolu
 A volume is adopted only if its handle and its attributes name the same directory, and the directory exists. Run it where the \
 driver runs, because it mounts the shares:
   kubectl get pv -o json | kubectl exec -i -n kube-system deploy/csi-nfs-controller -c nfs -- wharf nfs adopt
+
+If the driver runs with --server-agent, use the same flags for agents here: a directory can have the limit of an earlier volume, \
+which only the agent knows, and expansion raises only a limit that is recorded.
 
 Exit status: 0 if all volumes were adopted, 1 if some were not.";
 
@@ -58,6 +64,8 @@ struct AdoptArgs {
     /// Directory over which worker processes mount an export, each in its own mount namespace
     #[arg(long, value_name = "DIR", default_value = "/tmp")]
     working_mount_dir: PathBuf,
+    #[command(flatten)]
+    agents: AgentArgs,
 }
 
 /// Print PersistentVolumes of this driver for those of nfs-subdir-external-provisioner
@@ -104,7 +112,8 @@ fn convert(args: &ConvertArgs, json: &[u8]) -> anyhow::Result<()> {
 async fn adopt(args: AdoptArgs, json: &[u8]) -> anyhow::Result<()> {
     let volumes = PersistentVolumeFacts::from_list(json, &args.drivername)
         .context("standard input must be the output of `kubectl get pv -o json`")?;
-    let options = WorkerOptions { mount_dir: args.working_mount_dir, ..WorkerOptions::default() };
+    let agents = args.agents.access(&args.working_mount_dir)?;
+    let options = WorkerOptions { mount_dir: args.working_mount_dir, agents, ..WorkerOptions::default() };
     let exports = Exports::Servers(Arc::new(Servers::default()));
     let workers = Workers::new(WorkerProgram::default(), exports, options);
     let controller = Controller::new(Arc::new(workers.clone()), None, ControllerOptions::default());
@@ -124,4 +133,32 @@ async fn adopt(args: AdoptArgs, json: &[u8]) -> anyhow::Result<()> {
         return Err(ExitStatus(1).into());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without the agent, the limit of an earlier volume would not be recorded, and no expansion would raise it.
+    #[test]
+    fn adoption_takes_the_agents_of_the_driver() {
+        use clap::Parser;
+
+        #[derive(Debug, Parser)]
+        struct Program {
+            #[command(flatten)]
+            args: AdoptArgs,
+        }
+
+        let flags = ["--agent-ca=/none/ca", "--agent-cert=/none/cert", "--agent-key=/none/key"];
+        let parse = |agents: &[&str], flags: &[&str]| {
+            Program::try_parse_from([&["adopt"], agents, flags].concat()).map(|program| program.args.agents)
+        };
+        assert!(parse(&[], &[]).unwrap().access("/tmp".as_ref()).unwrap().is_empty());
+        let agent = ["--server-agent=nas=https://nas:9820"];
+        assert!(parse(&agent, &flags[..2]).is_err());
+        // The certificates are read before the first volume.
+        let error = parse(&agent, &flags).unwrap().access("/tmp".as_ref()).unwrap_err();
+        assert!(format!("{error:#}").contains("/none/key"), "{error:#}");
+    }
 }

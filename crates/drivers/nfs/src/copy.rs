@@ -187,8 +187,19 @@ impl CopyError {
     }
 }
 
+/// A path for a message; of a long one, the end. The users of a volume can make paths of any length, and messages become part of
+/// records and of gRPC's headers.
 fn show(path: &std::path::Path) -> String {
-    if path.as_os_str().is_empty() { "the volume's directory".to_owned() } else { path.display().to_string() }
+    const MAX: usize = 1024;
+    let text = path.display().to_string();
+    match text.len() {
+        0 => "the volume's directory".to_owned(),
+        1..=MAX => text,
+        length => {
+            let start = (length - MAX..length).find(|start| text.is_char_boundary(*start));
+            format!("…{}", &text[start.unwrap_or(length)..])
+        }
+    }
 }
 
 /// What to do about an error that a user can remove.

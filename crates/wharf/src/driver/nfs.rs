@@ -2,9 +2,8 @@
 
 mod objects;
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +11,13 @@ use anyhow::{Context as _, bail};
 use wharf_csi::Endpoint;
 use wharf_driver::ServeOptions;
 use wharf_driver_nfs::Config;
-use wharf_driver_nfs::agent::{AgentAccess, TlsFiles};
 use wharf_driver_nfs::controller::ControllerOptions;
 use wharf_driver_nfs::node::{InlineVolumes, NodeOptions};
 use wharf_driver_nfs::parameters::OnDelete;
 use wharf_driver_nfs::server::Servers;
 use wharf_driver_nfs::worker::{Exports, WorkerOptions, WorkerProgram};
 
+use crate::nfs::AgentArgs;
 use crate::signal::stop_signal;
 use objects::ApiObjects;
 
@@ -89,24 +88,8 @@ pub(super) struct Args {
     /// Deadline of statistics and health checks of a volume in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     stats_timeout: u64,
-    /// The agent (`wharf nfs-server`) of a server, as SERVER=https://HOST[:PORT]; can be repeated. SERVER is the name in
-    /// StorageClasses. The controller then limits volumes to their size
-    #[arg(
-        long,
-        value_name = "SERVER=URL",
-        value_delimiter = ',',
-        requires_all = ["agent_ca", "agent_cert", "agent_key"]
-    )]
-    server_agent: Vec<String>,
-    /// Authority of the agents' certificates, in PEM
-    #[arg(long, value_name = "FILE")]
-    agent_ca: Option<PathBuf>,
-    /// Certificate of this driver for agents, in PEM
-    #[arg(long, value_name = "FILE")]
-    agent_cert: Option<PathBuf>,
-    /// Private key of --agent-cert, in PEM
-    #[arg(long, value_name = "FILE")]
-    agent_key: Option<PathBuf>,
+    #[command(flatten)]
+    agents: AgentArgs,
     /// Listen address of /metrics and /healthz, such as 127.0.0.1:9808 [default: not served]
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<SocketAddr>,
@@ -164,12 +147,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     }
     let stop = stop_signal()?;
     let node_id = node_id(args.nodeid)?;
-    let agents = match (args.agent_ca, args.agent_cert, args.agent_key) {
-        (Some(ca), Some(cert), Some(key)) => {
-            agents(&args.server_agent, &TlsFiles { ca, cert, key }, &args.working_mount_dir)?
-        }
-        _ => BTreeMap::new(),
-    };
+    let agents = args.agents.access(&args.working_mount_dir)?;
     let config = Config {
         driver_name: args.drivername,
         node_id,
@@ -211,34 +189,6 @@ fn check_network(pod: &str, host: &str) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-/// The agents by server. A typing error in a path is found here, not at the first volume.
-fn agents(
-    flags: &[String],
-    tls: &TlsFiles,
-    mount_dir: &Path,
-) -> anyhow::Result<BTreeMap<String, AgentAccess>> {
-    for file in [&tls.ca, &tls.cert, &tls.key] {
-        if file.starts_with(mount_dir) {
-            bail!(
-                "{} is in --working-mount-dir {}, over which workers mount: move it",
-                file.display(),
-                mount_dir.display()
-            );
-        }
-    }
-    tls.client().context("certificates for --server-agent")?;
-    let mut agents = BTreeMap::new();
-    for flag in flags {
-        let (server, url) = flag.split_once('=').with_context(|| format!("use SERVER=URL, not {flag:?}"))?;
-        let server = server.trim_start_matches('[').trim_end_matches(']');
-        let access = AgentAccess::parse(url, tls.clone()).map_err(anyhow::Error::msg)?;
-        if server.is_empty() || agents.insert(server.to_owned(), access).is_some() {
-            bail!("--server-agent {flag:?}: name each server once");
-        }
-    }
-    Ok(agents)
 }
 
 /// csi-driver-nfs accepts an empty node ID; Kubernetes does not accept it from a driver.
@@ -336,21 +286,6 @@ mod tests {
                 assert!(error.to_string().contains("hostNetwork: true"), "{error}");
             }
         }
-    }
-
-    #[test]
-    fn agents_need_readable_certificates_outside_of_the_mount_directory() {
-        let dir = tempfile::tempdir().unwrap();
-        let files = |dir: &Path| TlsFiles {
-            ca: dir.join("ca.pem"),
-            cert: dir.join("driver.pem"),
-            key: dir.join("driver.key"),
-        };
-        let flags = ["nas=https://nas:9820".to_owned()];
-        let error = agents(&flags, &files(dir.path()), dir.path()).unwrap_err();
-        assert!(error.to_string().contains("--working-mount-dir"), "{error:#}");
-        let error = agents(&flags, &files(dir.path()), Path::new("/nonexistent")).unwrap_err();
-        assert!(format!("{error:#}").contains("driver.key"), "{error:#}");
     }
 
     /// The arguments of csi-driver-nfs' own manifests.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,6 +14,7 @@ use super::message::{
 };
 use super::quota::{Quotas, projects};
 use super::rules::{self, Assignment};
+use crate::copy::beneath;
 use crate::path::RECORDS;
 use crate::share::files::{EntryKind, LinuxFiles, ShareFiles as _, none_if_missing};
 use crate::share::record::{Envelope, ShareRecord};
@@ -59,12 +60,12 @@ impl Agent {
                 let key = (call.share.clone(), String::from(to.clone()));
                 let status = self.copies.status(key, || {
                     let target = Tree::Staging(to.clone()).path();
-                    let opened = (
-                        directory(&export, &from.path(), *from_file_id)?,
-                        directory(&export, &target, *to_file_id)?,
-                    );
-                    require_empty(&export, &target)?;
-                    Ok(opened)
+                    let from = directory(&export, &from.path(), *from_file_id)?;
+                    let to = directory(&export, &target, *to_file_id)?;
+                    match is_empty(to.as_fd()).map_err(|error| failed("list", &target, &error))? {
+                        true => Ok((from, to)),
+                        false => Err(refused(&target, "it is not empty")),
+                    }
                 });
                 status.map(Answer::Copy)
             }
@@ -183,8 +184,7 @@ impl Agent {
         let _lock = self.projects.lock().unwrap_or_else(PoisonError::into_inner);
         let project =
             self.quotas.project(directory.as_fd()).map_err(|error| fail("read the project of", error))?;
-        let names = export.files.list(&path).map_err(|error| fail("list", error))?;
-        let empty = names.is_some_and(|names| names.is_empty());
+        let empty = is_empty(directory.as_fd()).map_err(|error| fail("list", error))?;
         let assignment =
             rules::assignment(project, empty).map_err(|refusal| refused(&path, &refusal.to_string()))?;
         let id = match assignment {
@@ -290,11 +290,25 @@ fn directory(export: &OpenExport, path: &Path, file_id: u64) -> Result<OwnedFd, 
     }
 }
 
-fn require_empty(export: &OpenExport, path: &Path) -> Result<(), AgentError> {
-    let names = export.files.list(path).map_err(|error| failed("list", path, &error))?;
-    match names.is_some_and(|names| names.is_empty()) {
-        true => Ok(()),
-        false => Err(refused(path, "it is not empty")),
+/// Whether a directory has no entry. Reads only the first ones: it can have millions.
+fn is_empty(directory: BorrowedFd<'_>) -> io::Result<bool> {
+    let listed = beneath::each_entry(directory, |_, _| Err(Listed::Entry));
+    match listed {
+        Ok(()) => Ok(true),
+        Err(Listed::Entry) => Ok(false),
+        Err(Listed::Failed(error)) => Err(error),
+    }
+}
+
+/// How the listing of a directory ended.
+enum Listed {
+    Entry,
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Listed {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
     }
 }
 

@@ -45,8 +45,10 @@ fn issues(volume: &VolumeInfo) -> Vec<HealthIssue> {
             "directory {path} of volume {handle} does not exist, or is another one (other file ID); restore it from a backup"
         ),
     });
-    // The last part of a limit cannot be used: file systems allocate in blocks, and need some for themselves.
-    let full = volume.used.filter(|used| *used >= size - size / 100).map(|used| HealthIssue {
+    // The last part of a limit cannot be used: file systems allocate in blocks, and need some for themselves. The size of an adopted
+    // volume is not known before its next expansion.
+    let is_full = |used: &u64| *size > 0 && *used >= size - size / 100;
+    let full = volume.used.filter(is_full).map(|used| HealthIssue {
         status: HealthStatus::Degraded,
         reason: "QuotaFull".to_owned(),
         message: format!("volume {handle} uses {used} of {size} bytes; delete data, or expand it"),
@@ -61,12 +63,12 @@ mod tests {
 
     #[test]
     fn missing_and_full_volumes_have_issues() {
-        let reasons = |present: bool, used: Option<u64>| {
+        let reasons = |present: bool, size: u64, used: Option<u64>| {
             let path = SharePath::new("a").expect("a valid path");
             let volume = VolumeInfo {
                 handle: "h".to_owned(),
                 path,
-                size: 100,
+                size,
                 limited: used.is_some(),
                 used,
                 context: Default::default(),
@@ -77,14 +79,15 @@ mod tests {
             };
             issues(&volume).into_iter().map(|issue| issue.reason).collect::<Vec<_>>()
         };
-        for (present, used, expected) in [
-            (true, None, vec![]),
-            (true, Some(98), vec![]),
-            (true, Some(99), vec!["QuotaFull"]),
-            (true, Some(100), vec!["QuotaFull"]),
-            (false, None, vec!["DirectoryMissing"]),
+        for (present, size, used, expected) in [
+            (true, 100, None, vec![]),
+            (true, 100, Some(98), vec![]),
+            (true, 100, Some(99), vec!["QuotaFull"]),
+            (true, 100, Some(100), vec!["QuotaFull"]),
+            (true, 0, Some(100), vec![]),
+            (false, 100, None, vec!["DirectoryMissing"]),
         ] {
-            assert_eq!(reasons(present, used), expected, "{present} {used:?}");
+            assert_eq!(reasons(present, size, used), expected, "{present} {size} {used:?}");
         }
     }
 }

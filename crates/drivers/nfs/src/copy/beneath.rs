@@ -7,12 +7,20 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 /// Attempts to repeat an open that the kernel answers with EAGAIN because of a concurrent rename.
 const ATTEMPTS: usize = 8;
+
+/// How long a file of the source may be leased to others: an NFS server takes a delegation back after 90 s.
+const LEASE: Duration = Duration::from_secs(120);
+/// The first and the longest wait for a lease.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Opens the entry `name` of `dir`. `name` is a single component.
 pub(crate) fn open(dir: impl AsFd, name: &CStr, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
@@ -48,8 +56,19 @@ pub(crate) fn open_dir_path(root: BorrowedFd<'_>, path: &[CString]) -> io::Resul
 }
 
 /// Opens `name` for reading; it does not block on a FIFO. The caller checks what it has opened.
+///
+/// On the server itself, a file can be leased: a client that writes to it has a delegation (knfsd since Linux 6.6). An open
+/// that must not block then fails with EAGAIN, and the server asks the client to write its data and to return the delegation.
 pub(crate) fn open_for_reading(dir: impl AsFd, name: &CStr) -> io::Result<OwnedFd> {
-    open(dir, name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
+    let (started, mut pause) = (Instant::now(), FIRST_PAUSE);
+    loop {
+        match open(&dir, name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
+            Err(error) if is_errno(&error, Errno::AGAIN) && started.elapsed() < LEASE => {}
+            result => return result,
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
 }
 
 /// Creates the regular file `name`, open for reading and writing. An existing file is an error.

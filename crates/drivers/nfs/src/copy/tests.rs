@@ -1,13 +1,13 @@
 //! Tests of the copier on real file systems. Owners need root.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use proptest::prelude::*;
@@ -204,6 +204,90 @@ fn deep_tree_is_copied() {
     let (to, report) = copied(from.path());
     assert_eq!((report.directories, report.files, report.hard_links), (300, 1, 1));
     assert_same(from.path(), to.path());
+}
+
+/// Its users would otherwise end the process, whose stack and files are limited, and with it the copies of others.
+#[test]
+fn too_deep_tree_is_an_error_of_limited_length() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let from = TempDir::new().unwrap();
+    let name = "d".repeat(255);
+    let mut dir = open_dir(from.path());
+    for _ in 0..2049 {
+        rustix::fs::mkdirat(&dir, &*name, Mode::RWXU).unwrap();
+        dir = rustix::fs::openat(&dir, &*name, rustix::fs::OFlags::DIRECTORY, Mode::empty()).unwrap();
+    }
+    let to = TempDir::new().unwrap();
+    let error = copy(from.path(), to.path(), &CopyOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("deeper than 2048") && error.len() < 2000, "{} {error}", error.len());
+    for root in [from, to] {
+        // By its path, the tree is too deep to be removed.
+        let mut dir = open_dir(root.path());
+        while let Ok(next) = rustix::fs::openat(&dir, &*name, rustix::fs::OFlags::DIRECTORY, Mode::empty()) {
+            dir = next;
+        }
+        drop(dir);
+        let status = std::process::Command::new("rm").arg("-rf").arg(root.path()).status().unwrap();
+        assert!(status.success());
+    }
+}
+
+/// Of a directory with many directories, only those are open that are being copied.
+#[test]
+fn wide_tree_needs_few_open_files() {
+    let from = TempDir::new().unwrap();
+    for outer in 0..30 {
+        for inner in 0..100 {
+            fs::create_dir_all(from.path().join(format!("{outer}/{inner}/leaf"))).unwrap();
+        }
+    }
+    let to = TempDir::new().unwrap();
+    let (source, target) = (open_dir(from.path()), open_dir(to.path()));
+    let inside = |fd: &fs::DirEntry| {
+        let path = fs::read_link(fd.path()).unwrap_or_default();
+        path.starts_with(from.path()) || path.starts_with(to.path())
+    };
+    let most = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    let report = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let open = fs::read_dir("/proc/self/fd").unwrap().flatten().filter(inside).count();
+                most.fetch_max(open, Ordering::Relaxed);
+            }
+        });
+        let options = CopyOptions { threads: 2, ..CopyOptions::default() };
+        let report = copy_tree(source.as_fd(), target.as_fd(), &options, &|_| ControlFlow::Continue(()));
+        stop.store(true, Ordering::Relaxed);
+        report.unwrap()
+    });
+    assert_eq!(report.directories, 6030);
+    // Two threads, four levels, two files each, and those that are opened for a moment.
+    assert!(most.load(Ordering::Relaxed) <= 64, "{most:?}");
+}
+
+/// As the agent copies a file to which an NFS client writes: knfsd has delegated it.
+#[test]
+fn leased_file_is_copied_when_the_lease_is_returned() {
+    let from = TempDir::new().unwrap();
+    fs::write(from.path().join("file"), "data").unwrap();
+    let holder = r#"use Fcntl; $| = 1; open(my $f, "<", $ARGV[0]) or die; $SIG{IO} = sub { select(undef, undef, undef, 0.3); exit 0 };
+        fcntl($f, 1024, F_WRLCK) or die "lease: $!"; print "leased\n"; sleep 60;"#;
+    let mut holder = std::process::Command::new("perl")
+        .args(["-e", holder])
+        .arg(from.path().join("file"))
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 7];
+    holder.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+    let (to, report) = copied(from.path());
+    assert_eq!((report.files, report.bytes), (1, 4));
+    assert_same(from.path(), to.path());
+    assert!(holder.wait().unwrap().success());
 }
 
 #[test]

@@ -26,6 +26,9 @@ mod file;
 /// Entries that one thread copies before it looks for other work.
 const BATCH: usize = 32;
 
+/// How deep a tree may be. Paths of programs reach 2047 levels. Each level needs two open files, and recursion the stack.
+const MAX_DEPTH: usize = 2048;
+
 /// How often an entry that changes its type meanwhile is looked at again.
 const ATTEMPTS: usize = 3;
 
@@ -61,6 +64,7 @@ struct Node {
     from: OwnedFd,
     to: OwnedFd,
     stat: Stat,
+    depth: usize,
     /// Tasks, waiting links and child directories that are not complete.
     open: AtomicUsize,
     /// Entries that were created in the copy.
@@ -113,6 +117,7 @@ impl<'a> Walk<'a> {
             from: from.try_clone_to_owned().map_err(error("open"))?,
             to: to.try_clone_to_owned().map_err(error("open"))?,
             stat,
+            depth: 0,
             open: AtomicUsize::new(1),
             created: AtomicU64::new(0),
         };
@@ -178,19 +183,24 @@ impl<'a> Walk<'a> {
 
     fn scan(&self, node: &Arc<Node>) -> Result<(), CopyError> {
         let mut batch: Vec<Name> = Vec::with_capacity(BATCH);
-        let flush = |batch: &mut Vec<Name>| {
+        let push = |names: Vec<Name>| {
             node.open.fetch_add(1, Ordering::Relaxed);
-            self.queue.push([Task::Entries(node.clone(), std::mem::take(batch))]);
+            self.queue.push([Task::Entries(node.clone(), names)]);
         };
         let result = beneath::each_entry(node.from.as_fd(), |name, kind| {
+            // Each directory is a task of its own: it stays open until its turn is over.
+            if kind == FileType::Directory {
+                push(vec![(name.to_owned(), kind)]);
+                return Ok::<_, io::Error>(());
+            }
             batch.push((name.to_owned(), kind));
             if batch.len() == BATCH {
-                flush(&mut batch);
+                push(std::mem::take(&mut batch));
             }
-            Ok::<_, io::Error>(())
+            Ok(())
         });
         if !batch.is_empty() {
-            flush(&mut batch);
+            push(batch);
         }
         match result {
             // The directory was removed while it was read.
@@ -286,6 +296,10 @@ impl<'a> Walk<'a> {
     }
 
     fn enter_dir(&self, node: &Arc<Node>, name: &CStr) -> Result<Outcome, CopyError> {
+        if node.depth == MAX_DEPTH {
+            let problem = format!("directories deeper than {MAX_DEPTH} levels are not copied");
+            return Err(node.error("enter", name)(io::Error::other(problem)));
+        }
         let from = match beneath::open_dir(&node.from, name) {
             Ok(from) => from,
             Err(error) => return Outcome::of(error).map_err(node.error("open", name)),
@@ -304,6 +318,7 @@ impl<'a> Walk<'a> {
             from,
             to,
             stat,
+            depth: node.depth + 1,
             open: AtomicUsize::new(1),
             created: AtomicU64::new(0),
         };

@@ -5,10 +5,10 @@
 //! lease times is taken over: the new owner starts in a fresh staging directory, and the old one notices at its next change
 //! that it has lost the job. So a cancelled job stops too: its record is gone.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::create::{ATTEMPTS, contended};
 use super::root::own;
@@ -19,6 +19,9 @@ use crate::copy::Progress;
 
 /// A heartbeat may be this many leases late.
 const LEASES: u32 = 3;
+
+/// How long a copy may stand still while the share takes its heartbeats.
+const STANDSTILL: Duration = Duration::from_secs(3600);
 
 /// A complete job.
 pub(super) struct CompleteJob {
@@ -31,6 +34,8 @@ pub(super) struct OwnedJob {
     pub(super) attempt: String,
     slot: RefCell<Slot<JobRecord>>,
     last: RefCell<Instant>,
+    /// The progress of the copy, and when it last changed.
+    moved: Cell<(Progress, Instant)>,
 }
 
 impl Share {
@@ -89,6 +94,7 @@ impl Share {
                     attempt,
                     slot: RefCell::new(slot),
                     last: RefCell::new(Instant::now()),
+                    moved: Cell::new((Progress::default(), Instant::now())),
                 }));
             }
         }
@@ -97,7 +103,11 @@ impl Share {
 
     /// The progress callback of a copy: a heartbeat now and then. Stops the copy if the job was cancelled or taken over.
     pub(super) fn heartbeat(&self, job: &OwnedJob, progress: Progress) -> ControlFlow<()> {
-        crate::worker::report_progress(progress.entries.wrapping_add(progress.bytes));
+        if job.moved.get().0 != progress {
+            job.moved.set((progress, Instant::now()));
+        }
+        let standstill = job.moved.get().1.elapsed();
+        crate::worker::report_progress(activity(progress, job.slot.borrow().generation, standstill));
         if job.last.borrow().elapsed() < self.environment.lease {
             return ControlFlow::Continue(());
         }
@@ -182,8 +192,15 @@ impl Share {
     }
 }
 
+/// A number that changes while a job is alive: with its progress, and for some time also with each change of its record. A copy can
+/// wait for minutes, for the agent's other copies or until the server has written what it copied.
+fn activity(progress: Progress, generation: u64, standstill: Duration) -> u64 {
+    let heartbeats = if standstill < STANDSTILL { generation } else { 0 };
+    progress.entries.wrapping_add(progress.bytes).wrapping_add(heartbeats)
+}
+
 /// Whether a heartbeat is too old. A time in the future is not: clocks can jump.
-fn is_late(heartbeat: SystemTime, now: SystemTime, limit: std::time::Duration) -> bool {
+fn is_late(heartbeat: SystemTime, now: SystemTime, limit: Duration) -> bool {
     now.duration_since(heartbeat).is_ok_and(|age| age >= limit)
 }
 
@@ -194,9 +211,26 @@ pub(super) fn in_staging(attempt: &str, name: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    #[test]
+    fn progress_and_heartbeats_show_that_a_job_is_alive() {
+        let hour = Duration::from_secs(3600);
+        let number = |entries, bytes, generation, standstill| {
+            activity(Progress { entries, bytes }, generation, standstill)
+        };
+        for (case, standstill, [entries, bytes, generation], changes) in [
+            ("nothing", Duration::ZERO, [1, 10, 3], false),
+            ("entries", Duration::ZERO, [2, 10, 3], true),
+            ("bytes", Duration::ZERO, [1, 11, 3], true),
+            ("a heartbeat", hour / 2, [1, 10, 4], true),
+            ("only heartbeats for an hour", hour, [1, 10, 4], false),
+            ("bytes after an hour", hour, [1, 11, 4], true),
+        ] {
+            let changed = number(1, 10, 3, standstill) != number(entries, bytes, generation, standstill);
+            assert_eq!(changed, changes, "{case}");
+        }
+    }
 
     #[test]
     fn heartbeat_is_late_after_the_limit_and_never_in_the_future() {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use wharf_linux::sandbox::{self, Namespaces};
 use wharf_linux::{Linux, MountRequest, Mounts as _};
 
@@ -44,6 +45,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     if args.next()? != SUBCOMMAND {
         return None;
     }
+    raise_open_files();
     let kind = args.next().unwrap_or_default();
     let served = match kind.to_str() {
         Some("share") => serve_share(Kind::Share),
@@ -105,6 +107,15 @@ fn serve_share(kind: Kind) -> io::Result<()> {
     }
     // The driver has closed the pipe. Requests that still run are safe to interrupt.
     std::process::exit(0)
+}
+
+/// Allows as many open files as the process may have: each level of a tree that is copied needs two per thread, and containers often
+/// start with 1024.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, "failed to raise the limit of open files");
+    }
 }
 
 /// Writes one message; threads take turns.
