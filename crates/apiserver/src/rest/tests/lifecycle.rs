@@ -277,3 +277,23 @@ async fn every_namespace_has_the_root_ca_config_map() {
         server.wait_until(&path, |object| object["data"]["ca.crt"] == "a certificate").await;
     }
 }
+
+/// The client of the deletion disconnects while the store writes: the deletion takes place all the same.
+#[tokio::test]
+async fn dropped_deletion_of_a_namespace_lets_no_object_in() {
+    let server = Server::start().await;
+    // Nothing else takes the lock, and the namespace stays.
+    server.controllers.abort();
+    server.create("/api/v1/namespaces", json!({"metadata": {"name": "ns"}})).await;
+    {
+        let mut deletion = std::pin::pin!(server.delete("/api/v1/namespaces/ns"));
+        let is_pending = std::future::poll_fn(|cx| Poll::Ready(deletion.as_mut().poll(cx).is_pending()));
+        assert!(is_pending.await, "the store is writing");
+    }
+    assert!(server.api.namespace_deletion_lock().try_read().is_err(), "no create may start");
+    let late = server.post("/api/v1/namespaces/ns/configmaps", config("late", "red")).await;
+    assert_eq!(
+        (late.code, &late.body["details"]["causes"][0]["reason"]),
+        (403, &json!("NamespaceTerminating"))
+    );
+}
