@@ -12,6 +12,7 @@ mod authorize;
 mod certificate;
 mod impersonate;
 mod node;
+mod node_audience;
 mod node_restriction;
 mod pki;
 mod pod_references;

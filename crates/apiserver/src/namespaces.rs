@@ -1,5 +1,6 @@
 //! The namespace controller: creates the initial namespaces, gives each namespace its default service account and the
-//! CA bundle for its pods, and deletes the content of a terminating namespace before the namespace itself.
+//! CA bundle for its pods, keeps both current, and deletes the content of a terminating namespace before the namespace
+//! itself.
 //!
 //! [`decide`] is the rule. The content of a namespace is read from the store directly, and no object can be created in
 //! a terminating namespace (see [`Api`]): when the namespace is observed to be empty, it stays empty.
@@ -13,12 +14,12 @@ use wharf_model::panics::catch;
 use crate::access::User;
 use crate::kinds::{KINDS, Lookup};
 use crate::rest::{
-    Api, DeleteOptions, Propagation, Verb, WriteOptions, core_kind, decode, key, prefix, target,
+    Api, DeleteOptions, Propagation, Target, Verb, WriteOptions, core_kind, decode, key, prefix, target,
 };
 use crate::retry_loop::{RETRY_DELAY, RetryLoop, Work};
 use crate::status::StatusError;
 use crate::store::{Event, WatchEnd};
-use decide::{Content, Step, View, decide};
+use decide::{Content, RootCa, Step, View, decide, root_ca, with_root_ca};
 
 /// The namespaces that every cluster has.
 const INITIAL_NAMESPACES: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lease"];
@@ -28,11 +29,6 @@ const NAMESPACE_FINALIZER: &str = "kubernetes";
 const DEFAULT_SERVICE_ACCOUNT: &str = "default";
 /// The ConfigMap from which pods read the CA bundle of the server.
 const ROOT_CA_CONFIG_MAP: &str = "kube-root-ca.crt";
-
-/// The description that upstream sets on this ConfigMap.
-const ROOT_CA_DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal \
-    endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across \
-    distributions of Kubernetes clusters.";
 
 /// Creates the objects that must exist before the first request.
 pub(crate) async fn create_initial(api: &Api) -> Result<(), StatusError> {
@@ -50,7 +46,7 @@ pub(crate) async fn create_initial(api: &Api) -> Result<(), StatusError> {
     for namespace in api.objects().list(namespaces, "") {
         let name = text(&namespace, "/metadata/name");
         if decide::is_active(&namespace) && !has_defaults(api, name)? {
-            create_defaults(api, name).await?;
+            ensure_defaults(api, name).await?;
         }
     }
     Ok(())
@@ -61,35 +57,66 @@ pub(crate) async fn create_initial(api: &Api) -> Result<(), StatusError> {
 pub(crate) async fn create_defaults_for_new(api: &Api, stored: &[u8]) {
     let namespace = core_kind("namespaces").and_then(|kind| decode(kind, stored));
     if let Ok(namespace) = namespace {
-        let _ = create_defaults(api, text(&namespace, "/metadata/name")).await;
+        let _ = ensure_defaults(api, text(&namespace, "/metadata/name")).await;
     }
 }
 
-/// Whether the service account and the CA bundle exist.
+/// Whether the service account exists and the CA bundle is current.
 fn has_defaults(api: &Api, namespace: &str) -> Result<bool, StatusError> {
-    let has = |plural: &str, name: &str| {
-        Ok::<_, StatusError>(api.store().get(&key(core_kind(plural)?, namespace, name)).is_some())
-    };
-    Ok(has("serviceaccounts", DEFAULT_SERVICE_ACCOUNT)?
-        && (api.ca_certificate().is_empty() || has("configmaps", ROOT_CA_CONFIG_MAP)?))
+    let account = key(core_kind("serviceaccounts")?, namespace, DEFAULT_SERVICE_ACCOUNT);
+    Ok(api.store().get(&account).is_some() && root_ca_of(api, namespace)?.0 == RootCa::Current)
 }
 
-async fn create_defaults(api: &Api, namespace: &str) -> Result<(), StatusError> {
+/// The state of the CA bundle, and its version.
+fn root_ca_of(api: &Api, namespace: &str) -> Result<(RootCa, String), StatusError> {
+    let found = api.objects().get(core_kind("configmaps")?, namespace, ROOT_CA_CONFIG_MAP);
+    let version = found.as_ref().map(|found| text(found, "/metadata/resourceVersion").to_owned());
+    Ok((root_ca(found.as_ref(), api.ca_certificate()), version.unwrap_or_default()))
+}
+
+async fn ensure_defaults(api: &Api, namespace: &str) -> Result<(), StatusError> {
     let account = json!({
         "kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": DEFAULT_SERVICE_ACCOUNT, "namespace": namespace},
     });
     create_if_absent(api, "serviceaccounts", namespace, account).await?;
-    if api.ca_certificate().is_empty() {
-        return Ok(());
+    let (state, version) = root_ca_of(api, namespace)?;
+    match state {
+        RootCa::Current => return Ok(()),
+        RootCa::Missing => {}
+        RootCa::Outdated => {
+            let config_map = target(Verb::Update, core_kind("configmaps")?, namespace, ROOT_CA_CONFIG_MAP);
+            match change(api, &config_map, &|old| *old = with_root_ca(old, api.ca_certificate())).await {
+                // It is immutable, or has no room for the data.
+                Err(status_error) if status_error.code < 500 && status_error.code != 409 => {}
+                changed => return changed,
+            }
+            let options = DeleteOptions { resource_version: Some(version), ..DeleteOptions::default() };
+            let config_map = Target { verb: Verb::Delete, ..config_map };
+            api.delete(&User::admin(), &config_map, &options).await?;
+        }
     }
-    let root_ca = json!({
-        "kind": "ConfigMap", "apiVersion": "v1",
-        "metadata": {
-            "name": ROOT_CA_CONFIG_MAP, "namespace": namespace, "annotations": {"kubernetes.io/description": ROOT_CA_DESCRIPTION},
-        },
-        "data": {"ca.crt": api.ca_certificate()},
+    let empty = json!({
+        "kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": ROOT_CA_CONFIG_MAP, "namespace": namespace},
     });
-    create_if_absent(api, "configmaps", namespace, root_ca).await
+    create_if_absent(api, "configmaps", namespace, with_root_ca(&empty, api.ca_certificate())).await
+}
+
+/// Changes an existing object. Its absence is not an error.
+async fn change(
+    api: &Api,
+    target_object: &Target,
+    edit: &(dyn Fn(&mut Value) + Sync),
+) -> Result<(), StatusError> {
+    let mut mutate = |old: &Value, _: &mut Vec<String>| {
+        let mut new = old.clone();
+        edit(&mut new);
+        Ok(new)
+    };
+    let options = WriteOptions::INTERNAL;
+    match api.change(&User::admin(), target_object, options, &mut Vec::new(), &mut mutate).await {
+        Err(status_error) if status_error.code != 404 => Err(status_error),
+        _ => Ok(()),
+    }
 }
 
 async fn create_if_absent(
@@ -171,7 +198,7 @@ impl<'a> NamespaceController<'a> {
         let admin = User::admin();
         match decide(&view, self.api.now()) {
             Step::Idle => Ok(()),
-            Step::CreateDefaults => create_defaults(self.api, name).await,
+            Step::EnsureDefaults => ensure_defaults(self.api, name).await,
             Step::Delete(content) => {
                 let options =
                     DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
@@ -187,7 +214,7 @@ impl<'a> NamespaceController<'a> {
             Step::UpdateStatus(status) => {
                 let mut target_object = target(Verb::Update, namespaces, "", name);
                 target_object.subresource = "status".into();
-                self.change(&target_object, &move |namespace| {
+                change(self.api, &target_object, &move |namespace| {
                     namespace["status"] = status.clone();
                 })
                 .await
@@ -195,30 +222,13 @@ impl<'a> NamespaceController<'a> {
             Step::Finalize => {
                 let mut target_object = target(Verb::Update, namespaces, "", name);
                 target_object.subresource = "finalize".into();
-                self.change(&target_object, &|namespace| {
+                change(self.api, &target_object, &|namespace| {
                     if let Some(Value::Array(finalizers)) = namespace.pointer_mut("/spec/finalizers") {
                         finalizers.retain(|finalizer| finalizer != NAMESPACE_FINALIZER);
                     }
                 })
                 .await
             }
-        }
-    }
-
-    async fn change(
-        &self,
-        target_object: &crate::rest::Target,
-        edit: &(dyn Fn(&mut Value) + Sync),
-    ) -> Result<(), StatusError> {
-        let mut mutate = |old: &Value, _: &mut Vec<String>| {
-            let mut new = old.clone();
-            edit(&mut new);
-            Ok(new)
-        };
-        let options = WriteOptions::INTERNAL;
-        match self.api.change(&User::admin(), target_object, options, &mut Vec::new(), &mut mutate).await {
-            Err(status_error) if status_error.code != 404 => Err(status_error),
-            _ => Ok(()),
         }
     }
 
@@ -246,6 +256,8 @@ fn affected_namespace(event: &Event) -> Option<String> {
     let (group, plural, namespace, name) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     match (group, plural) {
         ("", "namespaces") if !event.deleted => Some(name.into()),
+        // A user may have changed it.
+        ("", "configmaps") if name == ROOT_CA_CONFIG_MAP => Some(namespace.into()),
         // Content was deleted. An active namespace may need its default objects again.
         _ if event.deleted && !namespace.is_empty() => Some(namespace.into()),
         _ => None,

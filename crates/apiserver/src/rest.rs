@@ -116,7 +116,7 @@ struct Inner {
     list_budget: MemoryBudget,
     /// Held for reading while an object is created in a namespace, and for writing while the deletion of a namespace
     /// starts, so that no object is created in a terminating namespace.
-    namespace_deletion: RwLock<()>,
+    namespace_deletion: Arc<RwLock<()>>,
     ready: AtomicBool,
 }
 
@@ -132,7 +132,7 @@ impl Api {
         let watches = OpenWatches::new(options.max_watches);
         let list_budget = MemoryBudget::new(options.max_list_bytes);
         let ready = AtomicBool::new(false);
-        let (pods_by_node, namespace_deletion) = (Arc::default(), RwLock::new(()));
+        let (pods_by_node, namespace_deletion) = (Arc::default(), Arc::default());
         Self(Arc::new(Inner {
             store,
             access,
@@ -234,7 +234,7 @@ impl Api {
         &self.0.list_budget
     }
 
-    fn namespace_deletion_lock(&self) -> &RwLock<()> {
+    fn namespace_deletion_lock(&self) -> &Arc<RwLock<()>> {
         &self.0.namespace_deletion
     }
 }

@@ -16,6 +16,7 @@ mod backup;
 mod database;
 mod dir_lock;
 mod disk;
+mod first_revision;
 mod in_memory;
 mod plan;
 mod state;
@@ -310,7 +311,8 @@ impl Shared {
 }
 
 impl Store {
-    /// Opens the store in a directory, creating it if necessary. Only one process may have it open.
+    /// Opens the store in a directory, creating it if necessary. Only one process may have it open. A new store begins
+    /// above the revisions of every earlier store, as [`Store::restore`] describes.
     pub fn open(dir: &Path, options: Options) -> Result<Self, OpenError> {
         let (disk, state) = Disk::open(dir, options.sync)?;
         Ok(Self::start(disk, state, options))

@@ -160,7 +160,9 @@ impl Cluster {
         let agent = concat!("wharf/", env!("CARGO_PKG_VERSION"));
         config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
         let client = kube::Client::try_from(config).map_err(|error| ConnectError::Client(error.into()))?;
-        let limit = options.qps.and_then(|qps| Limit::new(qps, options.burst.unwrap_or(qps as u32 * 2)));
+        let limit = options
+            .qps
+            .and_then(|qps| Limit::new(qps, options.burst.unwrap_or((qps as u32).saturating_mul(2))));
         Ok(Self::new(client, limit))
     }
 

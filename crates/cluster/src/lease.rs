@@ -63,7 +63,20 @@ impl LeaseOptions {
             retry_period: Duration::from_secs(5),
         }
     }
+
+    /// The same options without durations that a lease cannot contain, or that overflow when added to the present time.
+    fn limited(self) -> Self {
+        Self {
+            lease_duration: self.lease_duration.min(MAX_DURATION),
+            renew_deadline: self.renew_deadline.min(MAX_DURATION),
+            retry_period: self.retry_period.min(MAX_DURATION),
+            ..self
+        }
+    }
 }
+
+/// The longest duration in a lease, a 32-bit number of seconds: 68 years.
+const MAX_DURATION: Duration = Duration::from_secs(i32::MAX as u64);
 
 /// The fields of a lease that matter for the decision. Others are not decoded, so that they cannot fail decoding.
 #[derive(Debug, Clone, Deserialize)]
@@ -77,7 +90,7 @@ struct Lease {
 #[serde(rename_all = "camelCase", default)]
 struct LeaseSpec {
     holder_identity: Option<String>,
-    lease_duration_seconds: Option<u64>,
+    lease_duration_seconds: Option<i64>,
 }
 
 impl Kind for Lease {
@@ -133,6 +146,7 @@ impl Drop for Shared {
 impl Leadership {
     /// Starts to compete for the lease.
     pub fn start(cluster: &Cluster, options: LeaseOptions) -> Self {
+        let options = options.limited();
         let (sender, until) = watch::channel(None);
         let (renewed_sender, renewed) = watch::channel(None);
         let (standing, standings) = watch::channel(Standing::Compete);
@@ -386,7 +400,8 @@ impl Candidate {
             self.renewed.send_replace(None);
         }
         if self.observed.as_ref().is_none_or(|observed| observed.version != version) {
-            let duration = lease.spec.lease_duration_seconds.map(Duration::from_secs);
+            let seconds = lease.spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+            let duration = seconds.map(|seconds| Duration::from_secs(seconds).min(MAX_DURATION));
             self.observed = Some(ObservedLease {
                 holder: holder(&lease).to_owned(),
                 duration: duration.unwrap_or(self.options.lease_duration),

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// The longest time between two requests: a lower rate is not meant.
+const MAX_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+
 /// Shared by all clones of a `Cluster`.
 #[derive(Debug)]
 pub(crate) struct Limit {
@@ -20,7 +23,8 @@ impl Limit {
         if !(qps.is_finite() && qps > 0.0) {
             return None;
         }
-        let interval = Duration::from_secs_f32(1.0 / qps);
+        // The reciprocal of the smallest rates is no duration.
+        let interval = Duration::try_from_secs_f32(1.0 / qps).unwrap_or(MAX_INTERVAL).min(MAX_INTERVAL);
         Some(Self { interval, burst: burst.max(1), full_at: Mutex::new(Instant::now()) })
     }
 
@@ -34,7 +38,7 @@ impl Limit {
     fn reserve(&self, now: Instant) -> Instant {
         let mut full_at = self.full_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         *full_at = (*full_at).max(now) + self.interval;
-        let window = self.interval * self.burst;
+        let window = self.interval.saturating_mul(self.burst);
         full_at.checked_sub(window).unwrap_or(now).max(now)
     }
 }
@@ -51,6 +55,24 @@ mod tests {
         assert_eq!(waits, [0, 0, 0, 200, 400, 600]);
         let later = now + Duration::from_secs(60);
         assert_eq!(limit.reserve(later), later);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn extreme_rates_and_bursts_are_limited() {
+        for (qps, burst) in [
+            (f32::MIN_POSITIVE, 0),
+            (f32::MIN_POSITIVE, u32::MAX),
+            (1e-19, 1),
+            (1e-9, u32::MAX),
+            (f32::MAX, 1),
+            (f32::MAX, u32::MAX),
+        ] {
+            let limit = Limit::new(qps, burst).unwrap();
+            let now = Instant::now();
+            for request in 0..3_u32 {
+                assert!(limit.reserve(now) <= now + MAX_INTERVAL * request, "{qps} {burst} {request}");
+            }
+        }
     }
 
     #[tokio::test]

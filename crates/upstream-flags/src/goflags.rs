@@ -217,6 +217,9 @@ pub(super) fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
+/// The longest duration in Go: 292 years. It can be added to any present time.
+const MAX_DURATION: Duration = Duration::from_nanos(i64::MAX as u64);
+
 /// Parses a duration in Go's format, such as `1h15m30.5s`. A negative duration counts as zero.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let (negative, mut rest) = match text.strip_prefix('-') {
@@ -247,7 +250,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
             break;
         }
     }
-    Some(if negative { Duration::ZERO } else { total })
+    (total <= MAX_DURATION).then_some(if negative { Duration::ZERO } else { total })
 }
 
 #[cfg(test)]

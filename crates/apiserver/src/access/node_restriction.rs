@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::node::LEASE_NAMESPACE;
-use super::{Attributes, Objects, User, items, text};
+use super::{Attributes, Objects, User, items, node_audience, text};
 use crate::status::StatusError;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -203,7 +203,7 @@ fn claim_status(node: &str, new: &Value, old: &Value) -> Result<(), String> {
     })
 }
 
-/// Allows only tokens that are bound to a pod of this node.
+/// Allows only tokens that are bound to a pod of this node, and only for audiences that the pod needs.
 fn token(node: &str, attrs: &Attributes<'_>, new: &Value, objects: &dyn Objects) -> Result<(), String> {
     let bound = &new["spec"]["boundObjectRef"];
     let is_pod = text(bound, "/apiVersion") == "v1" && text(bound, "/kind") == "Pod";
@@ -219,7 +219,10 @@ fn token(node: &str, attrs: &Attributes<'_>, new: &Value, objects: &dyn Objects)
              been deleted and then recreated"
         )
     })?;
-    require(is_on(&pod, node), || "node requested token bound to a pod scheduled on a different node".into())
+    require(is_on(&pod, node), || {
+        "node requested token bound to a pod scheduled on a different node".into()
+    })?;
+    node_audience::check(node, &pod, new, objects)
 }
 
 fn lease(node: &str, attrs: &Attributes<'_>, new: &Value) -> Result<(), String> {

@@ -316,7 +316,7 @@ pub(super) fn preserve_system_fields(object: &mut Value, old: &Value) {
 
 /// Increments the generation, after a change of the spec.
 pub(super) fn increment_generation(object: &mut Value, old: &Value) {
-    let generation = json::number(old, "/metadata/generation").unwrap_or_default() + 1;
+    let generation = json::number(old, "/metadata/generation").unwrap_or_default().saturating_add(1);
     json::object_mut(object, "metadata").insert("generation".into(), generation.into());
 }
 

@@ -8,6 +8,12 @@ use wharf_model::Time;
 use super::{NAMESPACE_FINALIZER, text};
 use crate::kinds::Kind;
 
+/// The description that upstream sets on the ConfigMap of the CA bundle.
+const ROOT_CA_DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal \
+    endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across \
+    distributions of Kubernetes clusters.";
+const DESCRIPTION: &str = "/metadata/annotations/kubernetes.io~1description";
+
 /// One object in the namespace.
 #[derive(Clone)]
 pub(super) struct Content {
@@ -48,7 +54,7 @@ pub(super) struct View<'a> {
     pub(super) namespace: &'a Value,
     /// The content of a terminating namespace.
     pub(super) content: Vec<Content>,
-    /// The default objects exist.
+    /// The default objects exist and are current.
     pub(super) has_defaults: bool,
 }
 
@@ -56,8 +62,8 @@ pub(super) struct View<'a> {
 #[derive(Debug)]
 pub(super) enum Step {
     Idle,
-    /// Create the default objects.
-    CreateDefaults,
+    /// Create or update the default objects.
+    EnsureDefaults,
     /// Delete this content.
     Delete(Vec<Content>),
     /// Report in the status what the deletion waits for.
@@ -75,7 +81,7 @@ pub(super) fn is_active(namespace: &Value) -> bool {
 pub(super) fn decide(view: &View<'_>, now: Time) -> Step {
     let View { namespace, content, has_defaults } = view;
     if is_active(namespace) {
-        return if *has_defaults { Step::Idle } else { Step::CreateDefaults };
+        return if *has_defaults { Step::Idle } else { Step::EnsureDefaults };
     }
     if content.is_empty() {
         let finalizers = namespace.pointer("/spec/finalizers").and_then(Value::as_array);
@@ -93,6 +99,43 @@ pub(super) fn decide(view: &View<'_>, now: Time) -> Step {
     }
     let status = terminating_status(namespace, content, now);
     if namespace.get("status") == Some(&status) { Step::Idle } else { Step::UpdateStatus(status) }
+}
+
+/// The state of the CA bundle of a namespace.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum RootCa {
+    /// It is as it has to be, or there is no CA to publish.
+    Current,
+    Missing,
+    /// The CA has changed, or a user has changed the ConfigMap.
+    Outdated,
+}
+
+/// Compares the ConfigMap of the CA bundle with the CA.
+pub(super) fn root_ca(found: Option<&Value>, ca: &str) -> RootCa {
+    match found {
+        _ if ca.is_empty() => RootCa::Current,
+        None => RootCa::Missing,
+        Some(found) if *found == with_root_ca(found, ca) => RootCa::Current,
+        Some(_) => RootCa::Outdated,
+    }
+}
+
+/// The ConfigMap with the CA as its only data, and with a description as upstream sets it.
+pub(super) fn with_root_ca(config_map: &Value, ca: &str) -> Value {
+    let mut new = config_map.clone();
+    new["data"] = json!({"ca.crt": ca});
+    // Binary data under the same key would be a duplicate. Upstream does not read any.
+    if let Some(binary) = new.get_mut("binaryData").and_then(Value::as_object_mut) {
+        binary.remove("ca.crt");
+    }
+    if text(&new, DESCRIPTION).is_empty() {
+        if !new["metadata"]["annotations"].is_object() {
+            new["metadata"]["annotations"] = json!({});
+        }
+        new["metadata"]["annotations"]["kubernetes.io/description"] = ROOT_CA_DESCRIPTION.into();
+    }
+    new
 }
 
 /// The status of a terminating namespace, with upstream's conditions for the remaining content.
@@ -197,7 +240,7 @@ mod tests {
             (content("pods", true, &[]), content("persistentvolumeclaims", true, &["f"]));
         for (namespace, content, has_defaults, expected) in [
             (&active, vec![], true, "Idle"),
-            (&active, vec![], false, "CreateDefaults"),
+            (&active, vec![], false, "EnsureDefaults"),
             (&terminating, vec![pod.clone(), claim.clone()], false, "Delete([pods pods])"),
             (&terminating, vec![deleting_pod, claim.clone()], false, "UpdateStatus"),
             (&terminating, vec![claim], false, "Delete([persistentvolumeclaims persistentvolumeclaims])"),
@@ -208,6 +251,37 @@ mod tests {
             (&namespace(true, json!([])), vec![], false, "Finalize"),
         ] {
             assert_eq!(step(namespace, content, has_defaults), expected);
+        }
+    }
+
+    #[test]
+    fn root_ca_has_exactly_the_current_data_and_a_description() {
+        let stored = |change: &dyn Fn(&mut Value)| {
+            let mut map = with_root_ca(&json!({"metadata": {"name": "kube-root-ca.crt", "uid": "u"}}), "CA");
+            change(&mut map);
+            map
+        };
+        let own_description = |map: &mut Value| {
+            map["metadata"]["annotations"]["kubernetes.io/description"] = "mine".into();
+        };
+        for (found, ca, expected) in [
+            (None, "CA", RootCa::Missing),
+            (None, "", RootCa::Current),
+            (Some(json!({"metadata": {}})), "", RootCa::Current),
+            (Some(json!({"metadata": {}})), "CA", RootCa::Outdated),
+            (Some(stored(&|_| ())), "CA", RootCa::Current),
+            (Some(stored(&|_| ())), "a new CA", RootCa::Outdated),
+            (Some(stored(&|map| map["data"]["more"] = "x".into())), "CA", RootCa::Outdated),
+            (Some(stored(&|map| map["data"] = Value::Null)), "CA", RootCa::Outdated),
+            (Some(stored(&|map| map["binaryData"] = json!({"ca.crt": "eA=="}))), "CA", RootCa::Outdated),
+            (Some(stored(&|map| map["binaryData"] = json!({"b": "eA=="}))), "CA", RootCa::Current),
+            (Some(stored(&|map| map["metadata"]["annotations"] = Value::Null)), "CA", RootCa::Outdated),
+            (Some(stored(&own_description)), "CA", RootCa::Current),
+            (Some(stored(&|map| map["metadata"]["labels"] = json!({"a": "b"}))), "CA", RootCa::Current),
+        ] {
+            assert_eq!(root_ca(found.as_ref(), ca), expected, "{found:?}");
+            let written = with_root_ca(&found.unwrap_or_else(|| json!({"metadata": {}})), "CA");
+            assert_eq!(root_ca(Some(&written), "CA"), RootCa::Current, "one write is enough");
         }
     }
 

@@ -1,5 +1,7 @@
 //! The delete and deletecollection verbs: carry out [`decide`] with one write per object.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use tokio::task::JoinSet;
 
@@ -13,7 +15,7 @@ use super::{Api, encode, list_budget, meta};
 use crate::access::{User, restrict_node};
 use crate::kinds::{Admission, Operation};
 use crate::status::StatusError;
-use crate::store::{Change, WriteError};
+use crate::store::{Change, Entry, Failure, Key, WriteError};
 
 /// The maximum number of concurrent deletions: high enough that one commit contains many of them, low enough that
 /// other requests are not delayed.
@@ -31,7 +33,10 @@ impl Api {
         let key = encode::key(kind, &target.namespace, &target.name);
         let is_namespace = kind.group.is_empty() && kind.plural == "namespaces";
         // Waits for creates in the namespace that are in progress; later ones observe that it is terminating.
-        let _lock = if is_namespace { Some(self.namespace_deletion_lock().write().await) } else { None };
+        let lock = match is_namespace {
+            true => Some(Arc::new(Arc::clone(self.namespace_deletion_lock()).write_owned().await)),
+            false => None,
+        };
         loop {
             let Some(entry) = self.store().get(&key) else {
                 return Err(StatusError::not_found(kind.resource(), &target.name));
@@ -51,7 +56,7 @@ impl Api {
             let stored = if options.dry_run {
                 encode::stored(kind, &last)
             } else {
-                match self.store().write(key.clone(), change).await {
+                match self.write_with(lock.clone(), key.clone(), change).await {
                     Ok(entry) => entry.value,
                     // Decide again from the current object; a precondition on the resourceVersion then fails.
                     Err(WriteError::Conflict(_)) => continue,
@@ -64,6 +69,24 @@ impl Api {
                 ApiResponse::Object(status_code(removed, options), stored)
             });
         }
+    }
+
+    /// Performs a write, and holds the lock until the store has completed it, even if the request is dropped: the store
+    /// completes the write in any case.
+    async fn write_with<L: Send + 'static>(
+        &self,
+        lock: Option<L>,
+        key: Key,
+        change: Change,
+    ) -> Result<Entry, WriteError> {
+        let Some(lock) = lock else { return self.store().write(key, change).await };
+        let store = self.store().clone();
+        let writing = tokio::spawn(async move {
+            let written = store.write(key, change).await;
+            drop(lock);
+            written
+        });
+        writing.await.unwrap_or(Err(WriteError::Failed(Failure::Closed)))
     }
 
     fn check_delete(&self, user: &User, target: &Target, object: &Value) -> Result<(), StatusError> {

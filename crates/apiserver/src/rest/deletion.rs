@@ -164,7 +164,7 @@ fn bump_generation(object: &mut Value) {
     if let Some(generation) = object.pointer("/metadata/generation").and_then(Value::as_i64)
         && generation > 0
     {
-        meta::set(object, "generation", (generation + 1).into());
+        meta::set(object, "generation", generation.saturating_add(1).into());
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::continue_token::ContinueToken;
-use super::query::Query;
+use super::query::{Query, go_reason};
 use crate::status::{Cause, StatusError};
 use crate::store::Revision;
 
@@ -157,12 +157,13 @@ fn parse(text: &str) -> Result<Option<Revision>, String> {
     if text.is_empty() {
         return Ok(None);
     }
-    match text.parse() {
-        Ok(revision) => Ok(Some(revision)),
-        Err(_) => Err(format!(
-            "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
-        )),
-    }
+    // Rust's parser accepts a sign.
+    let reason = match text.parse() {
+        Ok(revision) if !text.starts_with('+') => return Ok(Some(revision)),
+        Ok(_) => "invalid syntax",
+        Err(error) => go_reason(&error),
+    };
+    Err(format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: {reason}"))
 }
 
 /// How unknown fields are handled.

@@ -1,6 +1,7 @@
 //! Query parameters, parsed as upstream does.
 
 use std::borrow::Cow;
+use std::num::{IntErrorKind, ParseIntError};
 
 use percent_encoding::percent_decode_str;
 
@@ -46,11 +47,20 @@ impl Query {
             "" => Ok(None),
             text => match text.parse() {
                 Ok(number) => Ok(Some(number)),
-                Err(_) => Err(StatusError::bad_request(format!(
-                    "strconv.ParseInt: parsing {text:?}: invalid syntax"
+                Err(error) => Err(StatusError::bad_request(format!(
+                    "strconv.ParseInt: parsing {text:?}: {}",
+                    go_reason(&error)
                 ))),
             },
         }
+    }
+}
+
+/// Why Go's parser rejects a decimal integer.
+pub(super) fn go_reason(error: &ParseIntError) -> &'static str {
+    match error.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+        _ => "invalid syntax",
     }
 }
 
@@ -82,6 +92,36 @@ mod tests {
             (status_error.code, status_error.message.as_str()),
             (400, "strconv.ParseInt: parsing \"All\": invalid syntax")
         );
+    }
+
+    /// As in Go: the whole range of a 64-bit integer, and nothing else.
+    #[test]
+    fn numbers_are_parsed_as_in_go() {
+        for (text, expected) in [
+            ("9223372036854775807", Ok(i64::MAX)),
+            ("-9223372036854775808", Ok(i64::MIN)),
+            ("%2B5", Ok(5)),
+            ("-0", Ok(0)),
+            ("007", Ok(7)),
+            ("9223372036854775808", Err("value out of range")),
+            ("-9223372036854775809", Err("value out of range")),
+            ("18446744073709551616", Err("value out of range")),
+            ("1e3", Err("invalid syntax")),
+            ("1.5", Err("invalid syntax")),
+            ("0x7f", Err("invalid syntax")),
+            ("1_000", Err("invalid syntax")),
+            ("NaN", Err("invalid syntax")),
+            ("-", Err("invalid syntax")),
+            ("%20", Err("invalid syntax")),
+            ("%D9%A3", Err("invalid syntax")),
+        ] {
+            let query = Query::parse(&format!("limit={text}"));
+            let found = query.number("limit").map(Option::unwrap).map_err(|refused| refused.message);
+            let shown = query.text("limit");
+            let expected =
+                expected.map_err(|reason| format!("strconv.ParseInt: parsing {shown:?}: {reason}"));
+            assert_eq!(found, expected, "{text}");
+        }
     }
 
     #[test]

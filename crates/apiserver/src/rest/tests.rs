@@ -2,6 +2,7 @@
 
 mod access;
 mod bounds;
+mod extremes;
 mod lifecycle;
 mod reading;
 mod writing;

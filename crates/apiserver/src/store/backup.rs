@@ -1,10 +1,10 @@
 //! Backup and restore. A backup is a store file with all objects of one revision and no history.
 
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::dir_lock::DirLock;
 use super::disk::{self, OpenError};
+use super::first_revision::first_revision;
 use super::{Revision, Shared};
 
 /// Why a backup failed.
@@ -55,36 +55,9 @@ pub(super) fn restore(from: &Path, dir: &Path) -> Result<Revision, RestoreError>
     if path.symlink_metadata().is_ok() {
         return Err(RestoreError::Exists(path));
     }
+    let revision = first_revision(backup.revision(), &lock);
     // The revision acknowledged in this directory before does not apply to the restored file.
     lock.clear().map_err(|source| RestoreError::Write(OpenError::Io { path: path.clone(), source }))?;
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let revision = revision_after_restore(backup.revision(), since.as_micros());
     disk::create(&path, revision, backup.objects()).map_err(RestoreError::Write)?;
     Ok(revision)
-}
-
-/// The first revision after a restore. It is unknown how far the lost store was ahead of its backup, and a client that
-/// resumed a watch at one of those revisions would miss later writes. No store writes a million revisions per second,
-/// so the clock in microseconds is above every earlier revision.
-fn revision_after_restore(backup: Revision, micros: u128) -> Revision {
-    // JavaScript clients cannot represent larger integers.
-    let micros = u64::try_from(micros).unwrap_or(0).min(1 << 53);
-    micros.max(backup.saturating_add(1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::revision_after_restore;
-
-    #[test]
-    fn restored_revision_is_above_all_earlier_ones() {
-        for (backup, micros, expected) in [
-            (7, 1_763_000_000_000_000, 1_763_000_000_000_000),
-            (1_763_000_000_000_007, 1_763_000_000_000_000, 1_763_000_000_000_008),
-            (7, 0, 8),
-            (7, u128::MAX, 8),
-        ] {
-            assert_eq!(revision_after_restore(backup, micros), expected, "{backup} {micros}");
-        }
-    }
 }

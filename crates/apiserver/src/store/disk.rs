@@ -19,6 +19,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::database::CrashOnlyDatabase;
 use super::dir_lock::DirLock;
+use super::first_revision::first_revision;
 use super::state::{Expiry, LogRow, State, StoredObject, Write};
 use super::{Key, Revision};
 
@@ -34,7 +35,7 @@ type Undo<'a> = (&'a str, u64, &'a [u8], bool, &'a [u8]);
 
 const SCHEMA: u64 = 1;
 const NEVER: i64 = i64::MAX;
-/// The revision of an empty store. Not 0, because clients use 0 for "any version".
+/// The revision of an empty store in memory. Not 0, because clients use 0 for "any version".
 pub(super) const FIRST_REVISION: Revision = 1;
 
 const FILE: &str = "store.redb";
@@ -112,8 +113,9 @@ impl Disk {
         let path = database_path(dir);
         let io = |source| OpenError::Io { path: path.clone(), source };
         if !path.try_exists().map_err(io)? {
+            let revision = first_revision(0, &lock);
             lock.clear().map_err(io)?;
-            create(&path, FIRST_REVISION, &BTreeMap::new())?;
+            create(&path, revision, &BTreeMap::new())?;
         }
         let name = path.clone();
         let backend = Box::new(move || -> io::Result<Box<dyn StorageBackend>> {

@@ -4,7 +4,7 @@ mod files;
 mod media;
 mod model;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tempfile::TempDir;
 
@@ -27,8 +27,10 @@ pub(super) fn entry(key: &str, text: &str, revision: Revision) -> Entry {
     Entry { key: key.into(), revision, value: json(text, revision) }
 }
 
+/// A store that begins at revision 1, so that tests know its revisions.
 pub(super) fn open(options: Options) -> (Store, TempDir) {
     let dir = tempfile::tempdir().unwrap();
+    disk::create(&disk::database_path(dir.path()), disk::FIRST_REVISION, &BTreeMap::new()).unwrap();
     (Store::open(dir.path(), options).unwrap(), dir)
 }
 

@@ -232,3 +232,40 @@ async fn holder_that_cannot_renew_is_reported() {
     tokio::time::sleep(10 * SECOND).await;
     assert_eq!(one.check_renewal(), Ok(()), "another process holds the lease");
 }
+
+/// Durations at the limits of their types, as options and in the lease of another process.
+#[tokio::test(start_paused = true)]
+async fn extreme_durations_are_limited() {
+    let server = Server::default();
+    let (cluster, _) = server.cluster();
+    let longest = LeaseOptions {
+        lease_duration: Duration::MAX,
+        renew_deadline: Duration::MAX,
+        retry_period: Duration::MAX,
+        ..options("one")
+    };
+    let one = Leadership::start(&cluster, longest);
+    timeout(SECOND, one.wait_acquired()).await.unwrap();
+    assert_eq!(server.spec()["leaseDurationSeconds"], i32::MAX);
+    assert_eq!(one.check_renewal(), Ok(()));
+    one.release(SECOND).await;
+
+    // None: not within a day.
+    for (seconds, waits) in [(i64::MIN, Some(15)), (-1, Some(15)), (0, Some(0)), (i64::MAX, None)] {
+        {
+            let mut objects = server.objects.lock().unwrap();
+            let spec = &mut objects.by_path.get_mut(PATH).unwrap()["spec"];
+            (spec["holderIdentity"], spec["leaseDurationSeconds"]) = ("other".into(), seconds.into());
+        }
+        let two = Leadership::start(&cluster, options("two"));
+        let started = Instant::now();
+        let acquired =
+            timeout(24 * 3600 * SECOND, two.wait_acquired()).await.ok().map(|()| started.elapsed());
+        let expected = waits.map(|seconds| seconds * SECOND..(seconds + 8) * SECOND);
+        match (acquired, expected) {
+            (Some(waited), Some(expected)) => assert!(expected.contains(&waited), "{seconds}: {waited:?}"),
+            (acquired, expected) => assert_eq!(acquired.is_none(), expected.is_none(), "{seconds}"),
+        }
+        two.release(SECOND).await;
+    }
+}

@@ -124,10 +124,24 @@ fn durations_in_gos_format_are_parsed_or_refused() {
         (".5s", 500),
         ("+1s", 1000),
         ("-1s", 0),
+        // The longest whole number of hours in Go.
+        ("2562047h", 9_223_369_200_000),
     ] {
         assert_eq!(parse_duration(text), Some(Duration::from_millis(millis)), "{text}");
     }
-    for text in ["", "5", "s", "1x", "1s5", "1..5s", "-", "1e400h", "99999999999999999999999h"] {
+    for text in [
+        "",
+        "5",
+        "s",
+        "1x",
+        "1s5",
+        "1..5s",
+        "-",
+        "1e400h",
+        "99999999999999999999999h",
+        "2562048h",
+        "-2562048h",
+    ] {
         assert_eq!(parse_duration(text), None, "{text:?}");
     }
 }

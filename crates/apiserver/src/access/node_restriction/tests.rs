@@ -6,9 +6,14 @@ use super::*;
 use crate::access::testing::FakeObjects;
 
 fn objects_fixture() -> FakeObjects {
+    let volumes =
+        json!([{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}]);
     FakeObjects::default()
         .with("/nodes//n1", json!({"metadata": {"name": "n1", "uid": "node-1"}}))
-        .with("/pods/ns/mine", json!({"metadata": {"uid": "p1"}, "spec": {"nodeName": "n1"}}))
+        .with(
+            "/pods/ns/mine",
+            json!({"metadata": {"uid": "p1"}, "spec": {"nodeName": "n1", "volumes": volumes}}),
+        )
         .with("/pods/ns/theirs", json!({"metadata": {"uid": "p2"}, "spec": {"nodeName": "n2"}}))
 }
 
@@ -254,6 +259,17 @@ fn node_may_only_write_about_itself() {
             ),
         ),
         ("create", "/serviceaccounts/token", "ns", "app", request("Pod", "mine", "p1"), null.clone(), None),
+        (
+            "create",
+            "/serviceaccounts/token",
+            "ns",
+            "app",
+            with(request("Pod", "mine", "p1"), "/spec/audiences", json!(["vault"])),
+            null.clone(),
+            Some(
+                r#"serviceaccounts "app" is forbidden: audience "vault" not found in pod spec volume, system:node:n1 is not authorized to request tokens for this audience"#,
+            ),
+        ),
         (
             "create",
             "/serviceaccounts/token",

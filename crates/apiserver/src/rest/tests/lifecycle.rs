@@ -264,16 +264,86 @@ async fn collection_is_deleted_and_returned_in_order() {
     assert_eq!(names(&server.get(CONFIGS).await.body).len(), 50);
 }
 
+const NO_SYNC: store::Options = store::Options { sync: false, history: 10_000, history_bytes: 32 << 20 };
+
+fn with_ca(certificate: &str) -> Options {
+    Options { ca_certificate: certificate.into(), ..Options::default() }
+}
+
+fn root_ca(namespace: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/configmaps/kube-root-ca.crt")
+}
+
 #[tokio::test]
 async fn every_namespace_has_the_root_ca_config_map() {
-    let store = store::Options { sync: false, ..store::Options::default() };
-    let options = Options { ca_certificate: "a certificate".into(), ..Options::default() };
-    let server = Server::with(store, options).await;
+    let server = Server::with(NO_SYNC, with_ca("a certificate")).await;
     server.create("/api/v1/namespaces", json!({"metadata": {"name": "new"}})).await;
     for namespace in ["default", "kube-system", "new"] {
-        let path = format!("/api/v1/namespaces/{namespace}/configmaps/kube-root-ca.crt");
+        let path = root_ca(namespace);
         assert_eq!(server.get(&path).await.body["data"]["ca.crt"], "a certificate", "{namespace}");
         server.delete(&path).await;
         server.wait_until(&path, |object| object["data"]["ca.crt"] == "a certificate").await;
     }
+}
+
+/// What a user may do to the ConfigMap: each is undone.
+#[tokio::test]
+async fn changed_root_ca_config_map_is_restored() {
+    let server = Server::with(NO_SYNC, with_ca("a certificate")).await;
+    let path = root_ca("default");
+    let full = "x".repeat((1 << 20) - "a certificate".len());
+    for change in [
+        json!({"data": {"ca.crt": "another"}}),
+        json!({"data": {"ca.crt": null}}),
+        json!({"data": {"more": "x"}}),
+        json!({"metadata": {"annotations": null}}),
+        json!({"data": {"ca.crt": null, "more": full}}),
+        json!({"data": {"ca.crt": "another"}, "immutable": true}),
+    ] {
+        let changed = server.request("PATCH", &path, MERGE, change.clone()).await;
+        assert_eq!(changed.code, 200, "{}", changed.body);
+        server
+            .wait_until(&path, |object| {
+                object["data"] == json!({"ca.crt": "a certificate"})
+                    && object["metadata"]["annotations"]["kubernetes.io/description"].is_string()
+            })
+            .await;
+    }
+}
+
+/// The server starts with another CA than the one that its store has published.
+#[tokio::test]
+async fn new_ca_is_published_before_the_first_request() {
+    let dir = tempfile::tempdir().unwrap();
+    for certificate in ["old", "new"] {
+        let store = Store::open(dir.path(), NO_SYNC).unwrap();
+        let api = Api::new(store, Access::generate().unwrap(), with_ca(certificate));
+        api.prepare().await.unwrap();
+        let configs = core_kind("configmaps").unwrap();
+        for namespace in ["default", "kube-system"] {
+            let key = key(configs, namespace, "kube-root-ca.crt");
+            let stored = decode(configs, &api.store().get(&key).unwrap().value).unwrap();
+            assert_eq!(stored["data"]["ca.crt"], certificate, "{namespace}");
+        }
+    }
+}
+
+/// The client of the deletion disconnects while the store writes: the deletion takes place all the same.
+#[tokio::test]
+async fn dropped_deletion_of_a_namespace_lets_no_object_in() {
+    let server = Server::start().await;
+    // Nothing else takes the lock, and the namespace stays.
+    server.controllers.abort();
+    server.create("/api/v1/namespaces", json!({"metadata": {"name": "ns"}})).await;
+    {
+        let mut deletion = std::pin::pin!(server.delete("/api/v1/namespaces/ns"));
+        let is_pending = std::future::poll_fn(|cx| Poll::Ready(deletion.as_mut().poll(cx).is_pending()));
+        assert!(is_pending.await, "the store is writing");
+    }
+    assert!(server.api.namespace_deletion_lock().try_read().is_err(), "no create may start");
+    let late = server.post("/api/v1/namespaces/ns/configmaps", config("late", "red")).await;
+    assert_eq!(
+        (late.code, &late.body["details"]["causes"][0]["reason"]),
+        (403, &json!("NamespaceTerminating"))
+    );
 }

@@ -67,16 +67,16 @@ async fn expired_page_can_be_continued_inconsistently() {
 #[tokio::test]
 async fn future_versions_are_rejected() {
     let server = Server::start().await;
-    let list = server.get(&format!("{CONFIGS}?resourceVersion=1000000")).await;
+    let list = server.get(&format!("{CONFIGS}?resourceVersion=9007199254740993")).await;
     assert_eq!((list.code, &list.body["reason"]), (504, &json!("Timeout")));
     assert!(
-        list.message().starts_with("Timeout: Too large resource version: 1000000, current: "),
+        list.message().starts_with("Timeout: Too large resource version: 9007199254740993, current: "),
         "{}",
         list.body
     );
     let causes = json!([{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]);
     assert_eq!(list.body["details"]["causes"], causes);
-    let mut watch = server.watch(&format!("{CONFIGS}?watch=1&resourceVersion=1000000")).await;
+    let mut watch = server.watch(&format!("{CONFIGS}?watch=1&resourceVersion=9007199254740993")).await;
     assert_eq!(watch.next().await.unwrap()["object"]["code"], 410);
 }
 

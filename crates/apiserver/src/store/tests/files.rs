@@ -162,10 +162,35 @@ async fn older_copy_is_rejected() {
     Store::restore(&path, &new).unwrap();
     assert_eq!(Store::open(&new, NO_SYNC).unwrap().get("/x"), Some(entry("/x", "x", 2)));
     fs::rename(&path, dir.path().join("away")).unwrap();
-    assert_eq!(Store::open(dir.path(), NO_SYNC).unwrap().revision(), 1);
+    assert_eq!(Store::open(dir.path(), NO_SYNC).unwrap().stats().keys, 0);
     fs::remove_file(&path).unwrap();
     Store::restore(&dir.path().join("away"), dir.path()).unwrap();
     assert_eq!(Store::open(dir.path(), NO_SYNC).unwrap().stats().keys, 1);
+}
+
+/// A client that knows revisions of the lost store gets 410 Gone, even if the new store has written more than that one.
+#[tokio::test]
+async fn new_store_begins_above_all_revisions_of_a_lost_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut before = 0;
+    for round in 0..3 {
+        let store = Store::open(dir.path(), NO_SYNC).unwrap();
+        let Stats { revision, oldest, .. } = store.stats();
+        assert!(revision > before && revision == oldest, "round {round}: {revision} after {before}");
+        write_sample(&store).await;
+        for old in [1, before.saturating_sub(1), before] {
+            let compacted = Some(ListError::Compacted { oldest });
+            assert_eq!(store.watch("", old).err(), compacted, "round {round}: {old}");
+            assert_eq!(store.list("", Some(old), None, 0).err(), compacted, "round {round}: {old}");
+        }
+        before = store.revision();
+        drop(store);
+        fs::remove_file(dir.path().join("store.redb")).unwrap();
+        if round == 0 {
+            // The whole directory is lost.
+            fs::remove_file(dir.path().join("store.lock")).unwrap();
+        }
+    }
 }
 
 #[tokio::test]

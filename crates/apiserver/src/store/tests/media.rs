@@ -95,8 +95,8 @@ impl Drive {
 
     /// Creates a disk with an empty store.
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        drop(Store::open(dir.path(), NO_SYNC).unwrap());
+        let (store, dir) = super::open(NO_SYNC);
+        drop(store);
         let bytes = std::fs::read(disk::database_path(dir.path())).unwrap();
         Self(Arc::new(Mutex::new(Platter { cached: bytes.clone(), durable: bytes, ..Platter::default() })))
     }
