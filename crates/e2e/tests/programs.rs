@@ -201,6 +201,50 @@ fn only_one_of_two_controller_processes_on_a_host_leads() {
     two.stop();
 }
 
+/// U-6: on the embedded API, `wharf controllers` and `wharf node` are enough for a pod to be scheduled: nothing else
+/// removes the taint of a new node.
+#[test]
+fn joined_node_becomes_schedulable_by_itself() {
+    let api = EmbeddedServer::start();
+    let server = ApiClient::connect(api.kubeconfig()).unwrap();
+    let dir = api.directory().canonicalize().unwrap();
+    let at = |name: &str| dir.join(name).display().to_string();
+    let (admin, kubeconfig) = (at("kubeconfig"), of_node(&api, "n").display().to_string());
+    let wharf = built_program("wharf");
+    let mut controllers =
+        ChildProcess::start(&wharf, &["controllers", "--kubeconfig", &admin], &dir.join("controllers.log"));
+    let (root, logs) = (at("kubelet"), at("logs"));
+    let args =
+        ["node", "--node-name", "n", "--kubeconfig", &kubeconfig, "--root-dir", &root, "--log-dir", &logs];
+    let mut node = ChildProcess::start(&wharf, &args, &dir.join("node.log"));
+    // Without the secret its container does not start, so that the test leaves no process behind.
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+        "automountServiceAccountToken": false, "containers": [{"name": "c", "image": "i", "command": ["true"]}],
+        "volumes": [{"name": "v", "secret": {"secretName": "missing"}}],
+    }});
+    let until = Instant::now() + TIMEOUT;
+    while server.create(NAMESPACE, &pod).is_err() {
+        assert!(Instant::now() < until, "the service account was not created");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    loop {
+        let pod = server.get(NAMESPACE, "pod/p").unwrap().unwrap();
+        if pod["spec"]["nodeName"] == "n" {
+            break;
+        }
+        let shown = (controllers.log(), node.log(), server.get(NAMESPACE, "node/n").unwrap());
+        assert!(Instant::now() < until, "{pod}\n{shown:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    server.delete(NAMESPACE, "pod/p").unwrap();
+    while server.get(NAMESPACE, "pod/p").unwrap().is_some() {
+        assert!(Instant::now() < until, "the pod was not removed\n{}", node.log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    node.stop();
+    controllers.stop();
+}
+
 /// Credentials of a node.
 fn of_node(api: &EmbeddedServer, node: &str) -> PathBuf {
     let file = api.directory().join(node);

@@ -13,8 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::time::{sleep, timeout};
 use wharf_cluster::{Cluster, ConnectOptions, Preconditions, Store, WatchOptions};
 use wharf_linux::{Files as _, Linux, MountTable, Mounts as _, PathBeneath};
-use wharf_model::Pod;
-use wharf_model::{Kind as _, VolumeAttachment};
+use wharf_model::{Key, Kind as _, Node, Pod, VolumeAttachment};
 
 use crate::sidecar::parse_duration;
 use crate::up::{DATA_DIR, DataDir};
@@ -118,8 +117,10 @@ fn running_process(data_dir: &DataDir) -> anyhow::Result<Option<RunningUp>> {
 async fn drain(cluster: &Cluster, data_dir: &DataDir, limit: Duration) -> anyhow::Result<()> {
     let pods = cluster.store::<Pod>(WatchOptions::default());
     let attachments = cluster.store::<VolumeAttachment>(WatchOptions::default());
+    let nodes = cluster.store::<Node>(WatchOptions::default());
     let drained = async {
         pods.wait_synced().await;
+        nodes.wait_synced().await;
         attachments.wait_synced().await;
         for pod in pods.all() {
             let preconditions =
@@ -140,7 +141,11 @@ async fn drain(cluster: &Cluster, data_dir: &DataDir, limit: Duration) -> anyhow
     match timeout(limit, drained).await {
         Ok(done) => done,
         Err(_) => {
-            let pods: Vec<_> = pods.all().iter().map(|pod| format!("pod {}", pod.key())).collect();
+            let pods: Vec<_> = pods
+                .all()
+                .iter()
+                .map(|pod| remaining_pod(pod, nodes.get(&Key::cluster(&*pod.node_name)).as_deref()))
+                .collect();
             let attached = attachments.all();
             let attached = attached.iter().map(|attachment| {
                 let volume = attachment.spec.source.persistent_volume_name.as_deref().unwrap_or("?");
@@ -155,6 +160,20 @@ async fn drain(cluster: &Cluster, data_dir: &DataDir, limit: Duration) -> anyhow
                 left.join(", ")
             )
         }
+    }
+}
+
+/// A pod that is still present, and what to do if its node cannot stop it.
+fn remaining_pod(pod: &Pod, node: Option<&Node>) -> String {
+    let (key, name) = (pod.key(), &pod.node_name);
+    match node {
+        _ if name.is_empty() => format!("pod {key}"),
+        None => format!("pod {key} (its node {name} does not exist: it is deleted within a minute)"),
+        Some(node) if node.is_ready() => format!("pod {key}"),
+        Some(_) => format!(
+            "pod {key} (its node {name} is not Ready and cannot stop it: if that machine is certainly off, run \
+             `kubectl delete node {name}`, and the pod is deleted within a minute)"
+        ),
     }
 }
 
@@ -187,7 +206,31 @@ async fn wait_until_empty<K: wharf_model::Kind>(store: &Store<K>) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    /// U-3: a pod that no running node can stop.
+    #[test]
+    fn remaining_pod_of_a_lost_node_is_named_with_a_remedy() {
+        let node = |ready: &str| -> Node {
+            let conditions = json!([{"type": "Ready", "status": ready}]);
+            serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {"conditions": conditions}}))
+                .unwrap()
+        };
+        for (node_name, node, expected) in [
+            ("", None, "pod ns/p"),
+            ("n", Some(node("True")), "pod ns/p"),
+            ("n", Some(node("Unknown")), "run `kubectl delete node n`"),
+            ("n", None, "its node n does not exist"),
+        ] {
+            let body = json!({"metadata": {"namespace": "ns", "name": "p"}, "spec": {"nodeName": node_name}});
+            let pod: Pod = serde_json::from_value(body).unwrap();
+            let text = remaining_pod(&pod, node.as_ref());
+            assert!(text.starts_with("pod ns/p") && text.contains(expected), "{text}");
+            assert_eq!(text == "pod ns/p", expected == "pod ns/p", "{text}");
+        }
+    }
 
     #[test]
     fn mounts_of_volumes_are_found_and_an_unreadable_table_is_an_error() {

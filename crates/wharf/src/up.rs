@@ -72,7 +72,7 @@ pub(crate) struct UpArgs {
     /// Listen address of the API server; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6443")]
     listen: SocketAddr,
-    /// Name of this machine's Node object [default: the host name]
+    /// Name of this machine's Node object [default: that of the first start, which is the host name]
     #[arg(long, env = "NODE_NAME", value_name = "NAME")]
     node_name: Option<String>,
     /// Pool directory of the local driver [default: in --data-dir]

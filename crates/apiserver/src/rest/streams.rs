@@ -37,6 +37,8 @@ use websocket::Handshake;
 
 /// The interface to the node agent. Containers are identified by the ID in the pod's status, without its scheme.
 pub trait PodStreams: Send + Sync {
+    /// The node whose containers it serves.
+    fn node(&self) -> &str;
     /// A container's log, in chunks of any size. It ends with the log, or when the receiver is dropped.
     fn log(&self, container: &str, options: LogOptions) -> StreamFuture<mpsc::Receiver<Bytes>>;
     /// Starts a command in a running container.
@@ -89,6 +91,15 @@ impl Api {
                 ),
             ));
         };
+        // Before the protocol: kubectl tries SPDY after any failure, and would show only that SPDY is not served.
+        let (node, served) = (text(&pod, "/spec/nodeName"), streams.node());
+        if !node.is_empty() && node != served {
+            let message = format!(
+                "pod {:?} is on node {node:?}: this server serves logs and exec only for pods of its own node, {served:?}",
+                target.name
+            );
+            return Err(StatusError::bad_request(message));
+        }
         if target.subresource == "log" {
             let options = options::log(&pod, query, self.now())?;
             return match options::log_container_id(&pod, query)? {

@@ -1,6 +1,7 @@
 //! `wharf down` stops nothing before everything is unmounted: the process that unmounts must keep running until
 //! then.
 
+use serde_json::json;
 use wharf_testkit::built_program;
 
 use crate::machine::Machine;
@@ -28,4 +29,18 @@ fn down_names_volumes_still_mounted() {
     machine.run(&["umount", staged]);
     let output = machine.down_within("1m");
     assert!(output.contains("stopped; run `wharf up` to continue"), "{output}");
+}
+
+/// U-4: nothing can stop the pod of a node that does not exist. The node life cycle controller deletes it.
+#[test]
+fn down_ends_with_a_pod_on_a_node_that_does_not_exist() {
+    let mut machine = Machine::new();
+    machine.create(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lost"}, "spec": {
+        "nodeName": "ghost", "containers": [{"name": "c", "image": "i", "command": ["true"]}],
+    }}));
+    let output = machine.down_within("1s");
+    assert!(output.contains("pod default/lost (its node ghost does not exist"), "{output}");
+    let output = machine.down_within("2m");
+    assert!(output.contains("stopped; run `wharf up` to continue"), "{output}");
+    assert!(!machine.is_running());
 }

@@ -113,19 +113,14 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
     let stopped = stop_signal()?;
     let data_dir = DataDir::create(&args.data_dir)?;
     let environment = Environment::read();
-    let node = args
-        .node_name
-        .clone()
-        .or(environment.host_name)
-        .context("cannot determine the host name: set --node-name")?;
-    let node = node.to_ascii_lowercase();
     let _lock = lock(&data_dir)?;
+    let node = data_dir.node_name(args.node_name.as_deref(), environment.host_name.as_deref())?;
 
     // All components share the watches of one in-process API client.
     let (mut api_server, mut drivers, mut controllers) =
         (Components::default(), Components::default(), Components::default());
     let runtime = open_runtime(&data_dir, &args)?;
-    let (api, address) = start_api_server(&args, &data_dir, &runtime, &mut api_server).await?;
+    let (api, address) = start_api_server(&args, &data_dir, &node, &runtime, &mut api_server).await?;
     let cluster = Cluster::with_client(in_process_client(&api, &Identity::Admin));
     watch_shared_kinds(&cluster);
     let health_registry = HealthRegistry::default();
@@ -220,6 +215,7 @@ fn open_runtime(data_dir: &DataDir, args: &UpArgs) -> anyhow::Result<Runtime> {
 async fn start_api_server(
     args: &UpArgs,
     data_dir: &DataDir,
+    node: &str,
     runtime: &Runtime,
     components: &mut Components,
 ) -> anyhow::Result<(Api, SocketAddr)> {
@@ -232,7 +228,7 @@ async fn start_api_server(
     let authority = pki.certificate_pem().to_owned();
     let options = rest::Options {
         base_url: url.clone(),
-        streams: Some(Arc::new(ContainerStreams::new(runtime.clone()))),
+        streams: Some(Arc::new(ContainerStreams::new(node, runtime.clone()))),
         ca_certificate: authority,
         ..rest::Options::default()
     };

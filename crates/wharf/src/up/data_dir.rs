@@ -4,6 +4,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use wharf_linux::{Linux, PathBeneath, write_durably};
 
 /// The data directory and the paths in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +69,47 @@ impl DataDir {
         self.kubelet_root().join("plugins_registry")
     }
 
+    /// The name of the Node object: that of earlier starts, or else the requested one, or the host name. It is recorded at
+    /// the first start. Pods and volumes are bound to the name, so that another one would leave them without a node.
+    /// Call it while holding the lock of the directory.
+    pub(super) fn node_name(&self, requested: Option<&str>, host: Option<&str>) -> anyhow::Result<String> {
+        const FILE: &str = "node-name";
+        let file = self.0.join(FILE);
+        let recorded = match std::fs::read_to_string(&file) {
+            Ok(text) => Some(text.trim().to_owned()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => {
+                return Err(error).with_context(|| format!("failed to read {}", file.display()));
+            }
+        };
+        let requested = requested.map(str::to_ascii_lowercase);
+        match (recorded, requested) {
+            (Some(recorded), _) if recorded.is_empty() => {
+                anyhow::bail!(
+                    "{} is empty: write the node's name of earlier starts to it, or remove it if there were none",
+                    file.display()
+                )
+            }
+            (Some(recorded), Some(requested)) if recorded != requested => {
+                let dir = self.0.display();
+                anyhow::bail!(
+                    "the pods and volumes in {dir} are bound to node {recorded}, and would have no node if this machine were \
+                     {requested}: start without --node-name (or NODE_NAME) to continue as {recorded}, or use another --data-dir \
+                     for {requested}"
+                )
+            }
+            (Some(recorded), _) => Ok(recorded),
+            (None, requested) => {
+                let host = host.map(str::to_ascii_lowercase);
+                let name = requested.or(host).context("cannot determine the host name: set --node-name")?;
+                let path = PathBeneath::new(&self.0, Path::new(FILE));
+                write_durably(&Linux::new(), &path, format!("{name}\n").as_bytes())
+                    .with_context(|| format!("failed to write {}", file.display()))?;
+                Ok(name)
+            }
+        }
+    }
+
     /// Sockets and the PID file.
     pub(crate) fn run(&self) -> PathBuf {
         self.0.join("run")
@@ -91,5 +133,39 @@ impl DataDir {
     /// The process ID of the running `wharf up`, which holds a lock on this file.
     pub(crate) fn pid_file(&self) -> PathBuf {
         self.run().join("pid")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// U-3: each row continues with the directory of the row before.
+    #[test]
+    fn data_directory_keeps_its_node_name() {
+        let dir = tempfile::tempdir().unwrap();
+        for (requested, host, expected) in [
+            (None, None, Err("set --node-name")),
+            (Some("Node-1"), Some("laptop"), Ok("node-1")),
+            (Some("node-1"), Some("laptop"), Ok("node-1")),
+            (Some("NODE-1"), None, Ok("node-1")),
+            (None, Some("renamed"), Ok("node-1")),
+            (
+                Some("other"),
+                Some("laptop"),
+                Err("start without --node-name (or NODE_NAME) to continue as node-1"),
+            ),
+            (None, None, Ok("node-1")),
+        ] {
+            let name = DataDir::create(dir.path()).unwrap().node_name(requested, host);
+            match (name, expected) {
+                (Ok(name), Ok(expected)) => assert_eq!(name, expected, "{requested:?} {host:?}"),
+                (Err(error), Err(expected)) => assert!(format!("{error:#}").contains(expected), "{error:#}"),
+                (name, expected) => panic!("{requested:?} {host:?}: {name:?}, not {expected:?}"),
+            }
+        }
+        std::fs::write(dir.path().join("node-name"), "").unwrap();
+        let name = DataDir::create(dir.path()).unwrap().node_name(Some("node-1"), None);
+        assert!(name.unwrap_err().to_string().contains("is empty"));
     }
 }

@@ -16,13 +16,14 @@ const WAITING: usize = 16;
 /// Log and exec streams of this machine's containers.
 #[derive(Debug, Clone)]
 pub(super) struct ContainerStreams {
+    node: String,
     runtime: Runtime,
 }
 
 impl ContainerStreams {
-    /// Streams of this runtime's containers.
-    pub(super) fn new(runtime: Runtime) -> Self {
-        Self { runtime }
+    /// Streams of this runtime's containers, which are those of this node.
+    pub(super) fn new(node: impl Into<String>, runtime: Runtime) -> Self {
+        Self { node: node.into(), runtime }
     }
 }
 
@@ -35,6 +36,10 @@ fn no_such(container: &str) -> StatusError {
 }
 
 impl PodStreams for ContainerStreams {
+    fn node(&self) -> &str {
+        &self.node
+    }
+
     fn log(&self, container: &str, options: LogOptions) -> StreamFuture<mpsc::Receiver<Bytes>> {
         let (runtime, container) = (self.runtime.clone(), container.to_owned());
         Box::pin(async move {

@@ -42,6 +42,10 @@ impl Drop for NotifyOnDrop {
 }
 
 impl PodStreams for Echo {
+    fn node(&self) -> &str {
+        "n"
+    }
+
     fn log(&self, container: &str, options: LogOptions) -> StreamFuture<mpsc::Receiver<Bytes>> {
         let container = container.to_owned();
         Box::pin(async move {
@@ -254,6 +258,26 @@ async fn invalid_exec_requests_are_rejected() {
     ] {
         let (_, head) = server.begin(path, headers).await;
         assert!(head.starts_with(&format!("HTTP/1.1 {code} ")), "{path} {headers}: {head}");
+    }
+}
+
+/// U-3: kubectl tries SPDY after any failure, so this is the message that it shows.
+#[tokio::test]
+async fn exec_in_a_pod_of_another_node_names_the_node() {
+    let server = running().await;
+    let containers = json!([{"name": "c", "image": "i"}]);
+    let pod = json!({"metadata": {"name": "far"}, "spec": {"nodeName": "other", "containers": containers}});
+    server.request("POST", "/api/v1/namespaces/default/pods", pod).await;
+    for headers in [UPGRADE, "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"] {
+        let (mut stream, head) = server.begin("far/exec?command=x&stdout=true", headers).await;
+        assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+        let (mut shown, mut buffer) = (head, [0; 1024]);
+        while !shown.contains("is on node") {
+            let count = timeout(Duration::from_secs(5), stream.read(&mut buffer)).await.unwrap().unwrap();
+            assert!(count > 0, "{shown}");
+            shown.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+        assert!(shown.contains("other"), "{shown}");
     }
 }
 
