@@ -11,7 +11,7 @@ pub(super) const ZONE: &str = "topology.ebs.csi.aws.com/zone";
 
 pub(super) fn to_csi(source: &Disk, placement: &mut Placement) -> Result<CsiVolumeSource, TranslationError> {
     let volume_handle = volume_id(&source.volume_id)?.to_owned();
-    placement.to_csi(ZONE);
+    placement.use_driver_label(ZONE);
     Ok(CsiVolumeSource {
         driver: Plugin::AwsEbs.driver().to_owned(),
         volume_handle,
@@ -27,7 +27,7 @@ pub(super) fn to_in_tree(
     placement: &mut Placement,
 ) -> Result<Value, TranslationError> {
     let partition = partition(csi)?;
-    placement.to_in_tree(ZONE, Some(|zones| single_region(zones, region_of)))?;
+    placement.use_kubernetes_labels(ZONE, Some(|zones| single_region(zones, region_of)))?;
     Ok(source_json(&[("volumeID", &csi.volume_handle)], &csi.fs_type, partition, csi.read_only))
 }
 

@@ -10,7 +10,7 @@ use crate::volume::CsiVolumeSource;
 pub(super) const ZONE: &str = "topology.cinder.csi.openstack.org/zone";
 
 pub(super) fn to_csi(source: &Disk, placement: &mut Placement) -> CsiVolumeSource {
-    placement.to_csi(ZONE);
+    placement.use_driver_label(ZONE);
     CsiVolumeSource {
         driver: Plugin::Cinder.driver().to_owned(),
         volume_handle: source.volume_id.clone(),
@@ -25,6 +25,6 @@ pub(super) fn to_in_tree(
     csi: &CsiVolumeSource,
     placement: &mut Placement,
 ) -> Result<Value, TranslationError> {
-    placement.to_in_tree(ZONE, None)?;
+    placement.use_kubernetes_labels(ZONE, None)?;
     Ok(source_json(&[("volumeID", &csi.volume_handle)], &csi.fs_type, 0, csi.read_only))
 }

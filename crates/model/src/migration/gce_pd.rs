@@ -22,7 +22,7 @@ pub(super) fn to_csi(source: &GcePd, placement: &mut Placement) -> Result<CsiVol
         [zone] => ("zones", zone.clone()),
         zones => ("regions", single_region(zones, region_of)?),
     };
-    placement.to_csi(ZONE);
+    placement.use_driver_label(ZONE);
     let partition = if source.partition == 0 { String::new() } else { source.partition.to_string() };
     Ok(CsiVolumeSource {
         driver: Plugin::GcePd.driver().to_owned(),
@@ -46,7 +46,7 @@ pub(super) fn to_in_tree(
         Some("") => 0,
         _ => partition(csi)?,
     };
-    placement.to_in_tree(ZONE, Some(|zones| single_region(zones, region_of)))?;
+    placement.use_kubernetes_labels(ZONE, Some(|zones| single_region(zones, region_of)))?;
     Ok(source_json(&[("pdName", disk)], &csi.fs_type, partition, csi.read_only))
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Placement {
 
 impl Placement {
     /// To the driver's zone label. A zone in the node affinity has precedence over the volume's label.
-    pub(super) fn to_csi(&mut self, driver_zone: &str) {
+    pub(super) fn use_driver_label(&mut self, driver_zone: &str) {
         let (zone, region) = self.kubernetes_labels();
         if !self.values(zone).is_empty() {
             self.rename(zone, driver_zone);
@@ -43,7 +43,7 @@ impl Placement {
     }
 
     /// To the driver's zone and region labels, each with a single value.
-    pub(super) fn to_csi_with_region(&mut self, driver_zone: &str, driver_region: &str) {
+    pub(super) fn use_driver_labels_with_region(&mut self, driver_zone: &str, driver_region: &str) {
         let (zone, region) = self.kubernetes_labels();
         for (from, to) in [(zone, driver_zone), (region, driver_region)] {
             if !self.values(from).is_empty() {
@@ -55,7 +55,7 @@ impl Placement {
     }
 
     /// From the driver's zone label, also to the volume's label. `region_of` adds the region of each term.
-    pub(super) fn to_in_tree(
+    pub(super) fn use_kubernetes_labels(
         &mut self,
         driver_zone: &str,
         region_of: Option<RegionOf>,
@@ -73,7 +73,7 @@ impl Placement {
     }
 
     /// From the driver's zone and region labels. The volume's labels get the first value of each.
-    pub(super) fn to_in_tree_with_region(&mut self, driver_zone: &str, driver_region: &str) {
+    pub(super) fn use_kubernetes_labels_with_region(&mut self, driver_zone: &str, driver_region: &str) {
         let (zone, region) = self.kubernetes_labels();
         self.rename(driver_zone, zone);
         self.rename(driver_region, region);

@@ -15,7 +15,7 @@ pub(super) const STORAGE_POLICY: &str = "storagepolicyname";
 const INITIAL_PATH: &str = "initialvolumefilepath";
 
 pub(super) fn to_csi(source: &Vsphere, placement: &mut Placement) -> CsiVolumeSource {
-    placement.to_csi_with_region(ZONE, REGION);
+    placement.use_driver_labels_with_region(ZONE, REGION);
     let policy = Some((STORAGE_POLICY, &source.storage_policy_name)).filter(|(_, name)| !name.is_empty());
     CsiVolumeSource {
         driver: Plugin::Vsphere.driver().to_owned(),
@@ -28,6 +28,6 @@ pub(super) fn to_csi(source: &Vsphere, placement: &mut Placement) -> CsiVolumeSo
 
 pub(super) fn to_in_tree(csi: &CsiVolumeSource, placement: &mut Placement) -> Value {
     let path = csi.volume_attributes.get(INITIAL_PATH).unwrap_or_default();
-    placement.to_in_tree_with_region(ZONE, REGION);
+    placement.use_kubernetes_labels_with_region(ZONE, REGION);
     source_json(&[("volumePath", path)], &csi.fs_type, 0, false)
 }
