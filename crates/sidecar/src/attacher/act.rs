@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tonic::Status;
-use wharf_cluster::{Priority, now};
+use wharf_cluster::{Priority, monotonic, now};
 use wharf_csi::v1::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 use wharf_model::patch::Patch;
 use wharf_model::{PersistentVolume, SecretRef, VolumeAttachment};
@@ -87,7 +87,7 @@ impl Attacher {
         let (cluster, driver) = (&self.context.cluster, self.config.driver.as_str());
         let checker = ReferenceChecker { cluster, attachments: &self.attachments, driver };
         // They stay requested until they were made: a panic must not lose them.
-        let checked = match self.states.awaited_version() {
+        let checked = match self.states.awaited_version(monotonic()) {
             Some(awaited) => checker.proceed(awaited).await,
             None => match self.states.checks() {
                 checks if checks.is_empty() => return WorkOutcome::Done,
@@ -108,7 +108,7 @@ impl Attacher {
                 }
             }
             Ok(ReferenceCheck::Await(awaited)) => {
-                self.states.await_version(awaited);
+                self.states.await_version(awaited, monotonic());
                 WorkOutcome::RetryAfter(VERSION_POLL_INTERVAL)
             }
             Err(error) => {

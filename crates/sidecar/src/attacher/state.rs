@@ -3,11 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use wharf_model::VolumeAttachment;
+use wharf_model::{Monotonic, VolumeAttachment};
 
 use super::references::{AwaitedVersion, DeletedVolumes};
 use super::view::{AttachState, Subject};
+
+/// How long a reference check waits for a version. The watch reports its version at least once a minute.
+const MAX_VERSION_WAIT: Duration = Duration::from_secs(300);
 
 /// The state of all volumes.
 #[derive(Default)]
@@ -21,7 +25,7 @@ struct Inner {
     /// Volumes, by name and UID, that wait for a reference check.
     checks: DeletedVolumes,
     /// The check that waits for the store, if there is one.
-    awaited_version: Option<AwaitedVersion>,
+    awaited_version: Option<(AwaitedVersion, Monotonic)>,
 }
 
 /// The state of one volume.
@@ -114,14 +118,24 @@ impl AttachStates {
         self.lock().checks.clone()
     }
 
-    /// The check that waits until the store has reached a version.
-    pub(super) fn awaited_version(&self) -> Option<AwaitedVersion> {
-        self.lock().awaited_version.clone()
+    /// The check that waits until the store has reached a version. `None` if it has waited too long: after the server's
+    /// data was restored from a backup, no later version may ever be that high.
+    pub(super) fn awaited_version(&self, now: Monotonic) -> Option<AwaitedVersion> {
+        let mut inner = self.lock();
+        let (awaited, since) = inner.awaited_version.take()?;
+        if now.since(since) >= MAX_VERSION_WAIT {
+            return None;
+        }
+        inner.awaited_version = Some((awaited.clone(), since));
+        Some(awaited)
     }
 
     /// Records a check that waits until the store has reached a version.
-    pub(super) fn await_version(&self, awaited: AwaitedVersion) {
-        self.lock().awaited_version = Some(awaited);
+    pub(super) fn await_version(&self, awaited: AwaitedVersion, now: Monotonic) {
+        let mut inner = self.lock();
+        if inner.awaited_version.as_ref().is_none_or(|(known, _)| *known != awaited) {
+            inner.awaited_version = Some((awaited, now));
+        }
     }
 
     /// Removes reference checks that were made.
@@ -150,6 +164,27 @@ mod tests {
         assert!(!states.get(&subject, &attachment("a", "2")).unpublished, "another object of the same name");
         states.update(&subject, &attachment("a", "2"), |state| assert!(!state.unpublished));
         assert!(!states.get(&subject, &attachment("a", "1")).unpublished);
+    }
+
+    #[test]
+    fn wait_for_a_version_is_bounded_and_ends_with_its_check() {
+        let states = AttachStates::default();
+        let volumes: DeletedVolumes = [("v".to_owned(), "u".to_owned())].into();
+        states.request_check("v", "u".into());
+        states.request_check("w", "x".into());
+        let awaited = AwaitedVersion { version: "9".into(), volumes: volumes.clone() };
+        let minute = |minutes: i64| Monotonic(minutes * 60_000);
+        for poll in 0..5 {
+            states.await_version(awaited.clone(), minute(poll));
+            assert_eq!(states.awaited_version(minute(poll)).as_ref(), Some(&awaited), "{poll}");
+        }
+        assert_eq!(states.awaited_version(minute(5)), None);
+        assert_eq!(states.checks().len(), 2, "they are checked again");
+        states.await_version(awaited.clone(), minute(6));
+        assert_eq!(states.awaited_version(minute(7)), Some(awaited));
+        states.remove_checks(&volumes);
+        assert_eq!(states.awaited_version(minute(7)), None);
+        assert_eq!(states.checks().into_keys().collect::<Vec<_>>(), ["w"]);
     }
 
     #[test]
