@@ -290,6 +290,10 @@ impl Pods {
             if old.is_some_and(|old| differ_in_fields(old, new)) {
                 self.refresh(&new.metadata.uid);
             }
+            // Another component changed what we reported: it is written again.
+            if old.is_some_and(|old| is_ready(old) && !is_ready(new)) {
+                self.pod_states.with(&new.metadata.uid, |pod_state| pod_state.reported = None);
+            }
             // Our own status updates need no reconcile.
             if old.is_none_or(|old| needs_reconcile(old, new)) {
                 enqueue_request(&new.metadata.uid);
@@ -392,12 +396,13 @@ fn differ_in_fields(old: &Pod, new: &Pod) -> bool {
     old.metadata.labels != new.metadata.labels || old.metadata.annotations != new.metadata.annotations
 }
 
+fn is_ready(pod: &Pod) -> bool {
+    pod.status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.status == "True")
+}
+
 /// Whether a change is more than our own status update. A pod that is no longer Ready may have been changed by the
 /// node-lifecycle-controller: then its status is written again.
 fn needs_reconcile(old: &Pod, new: &Pod) -> bool {
-    let is_ready = |pod: &Pod| {
-        pod.status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.status == "True")
-    };
     old.spec != new.spec
         || (is_ready(old) && !is_ready(new))
         || old.node_name != new.node_name
