@@ -84,7 +84,7 @@ impl Share {
             let state = JobState::Running { attempt: attempt.clone() };
             let record = JobRecord { key: key.clone(), state, progress: Progress::default(), total };
             let stale = slot.record.as_ref().and_then(JobRecord::attempt).map(str::to_owned);
-            if let Swap::Done(slot) = self.swap_record(&slot, Some(record))? {
+            if let Swap::Done(slot) = self.with_reserve(|| self.swap_record(&slot, Some(record.clone())))? {
                 if let Some(stale) = stale {
                     tracing::warn!(job = %job, "took over a copy whose process is gone");
                     self.discard_attempt(&stale)?;
@@ -141,7 +141,11 @@ impl Share {
             Ok(result) => (JobState::Done { attempt, result }, None),
             Err(error) => (JobState::Failed { error: error.clone() }, Some(error)),
         };
-        let swapped = self.swap_record(&slot, Some(JobRecord { state, ..record }))?;
+        if failed.as_ref().is_some_and(|error| error.kind == ErrorKind::OutOfSpace) {
+            self.empty_attempt(&job.attempt);
+        }
+        let ended = JobRecord { state, ..record };
+        let swapped = self.with_reserve(|| self.swap_record(&slot, Some(ended.clone())))?;
         if failed.is_some() || swapped == Swap::Conflict {
             self.discard_attempt(&job.attempt)?;
         }
@@ -188,7 +192,20 @@ impl Share {
     }
 
     fn discard_attempt(&self, attempt: &str) -> Result<(), ShareError> {
-        self.discard(&own(["staging", attempt]))
+        match self.discard(&own(["staging", attempt])) {
+            Err(error) if error.kind == ErrorKind::OutOfSpace => {
+                self.empty_attempt(attempt);
+                self.discard(&own(["staging", attempt]))
+            }
+            discarded => discarded,
+        }
+    }
+
+    /// Removes what an attempt has copied, in place. On a full share, a record or the way to the trash needs the space of the copy.
+    fn empty_attempt(&self, attempt: &str) {
+        if let Err(error) = self.remove_tree(&own(["staging", attempt])) {
+            tracing::warn!(attempt, %error, "failed to remove an unfinished copy");
+        }
     }
 }
 

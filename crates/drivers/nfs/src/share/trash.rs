@@ -20,6 +20,9 @@ const MAX_DEPTH: usize = 32;
 /// Directories with a longer path are moved up as well: the kernel takes paths of up to 4095 bytes, and a name has up to 255.
 const MAX_PATH: usize = 3072;
 
+/// How often a directory is gone through to remove it in place: a copy has at most 2048 levels.
+const ROUNDS: usize = 128;
+
 /// What a trash entry holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -118,6 +121,18 @@ impl Share {
             }
         }
         Ok(misplaced)
+    }
+
+    /// Removes one of the driver's own directories in place; what other processes add meanwhile can stay.
+    pub(super) fn remove_tree(&self, dir: &Path) -> Result<(), ShareError> {
+        // Each round removes what the one before has moved up.
+        for _ in 0..ROUNDS {
+            let mut unlimited = u64::MAX;
+            if self.purge_tree(dir, dir, 0, &mut unlimited)? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Removes a tree, itself included; false if something is left.

@@ -6,9 +6,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::snapshots::{FORMATS, make_snapshot, snapshot};
 use super::support::{Fixture, create, delete, environment, purge, recover, tree, volume};
 use super::volumes::adopt;
 use crate::parameters::OnDelete;
@@ -195,4 +197,56 @@ fn volume_can_be_deleted_on_a_full_share() {
     // The next recovery reserves the space again.
     recover(&fixture.share).unwrap();
     assert!(fixture.at(".wharf/reserve").exists());
+}
+
+/// A file system in memory, with this much space.
+struct SmallShare(tempfile::TempDir);
+
+impl SmallShare {
+    fn new(options: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = ["-t", "tmpfs", "-o", options, "none"];
+        assert!(Command::new("mount").args(mount).arg(dir.path()).status().unwrap().success());
+        Self(dir)
+    }
+}
+
+impl Drop for SmallShare {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+/// Nothing could be recorded on a full share, also not that the copy failed, and no other volume could write.
+#[test]
+fn copy_that_does_not_fit_leaves_no_full_share() {
+    for format in FORMATS {
+        let place = SmallShare::new("size=2m");
+        let root = place.0.path();
+        let share = Share::open(root, environment(Duration::ZERO)).unwrap();
+        create(&share, &volume("h1", "pvc-1")).unwrap();
+        let mut state = 1_u32;
+        for file in 0..12 {
+            let next = || {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 24) as u8
+            };
+            let content: Vec<u8> = std::iter::repeat_with(next).take(100 << 10).collect();
+            std::fs::write(root.join(format!("pvc-1/{file}")), content).unwrap();
+        }
+        let request = snapshot("snap-1", "h1", format);
+        for attempt in 0..4 {
+            let error = make_snapshot(&share, &request).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::OutOfSpace, "{format:?} {attempt}: {error}");
+            let staged = std::fs::read_dir(root.join(".wharf/staging")).unwrap().count();
+            assert_eq!(staged, 0, "{format:?} {attempt}");
+            std::fs::write(root.join("other"), vec![1; 256 << 10]).unwrap();
+            std::fs::remove_file(root.join("other")).unwrap();
+        }
+        for file in 0..8 {
+            std::fs::remove_file(root.join(format!("pvc-1/{file}"))).unwrap();
+        }
+        let made = (0..2).find_map(|_| make_snapshot(&share, &request).ok());
+        assert!(made.is_some(), "{format:?}");
+    }
 }
