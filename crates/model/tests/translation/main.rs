@@ -82,7 +82,7 @@ fn compared(plugin: Plugin, case: &Value, theirs: &Value) -> Result<(Compared, C
             let translated = ours.translation_error().is_none();
             assert!(ours.is_migrated_to(plugin.driver()), "{case}");
             let spec = ours.csi_spec().clone();
-            let ours = translated.then(|| PersistentVolume { spec, ..ours });
+            let ours = translated.then_some(PersistentVolume { spec, ..ours });
             let theirs = their_object.map(|theirs| serde_json::from_value(theirs.clone())).transpose()?;
             let volume = |volume| Compared::Volume(Box::new(volume));
             (ours.map(volume), theirs.map(volume))

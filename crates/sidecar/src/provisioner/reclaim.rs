@@ -152,8 +152,8 @@ pub(crate) fn decide(view: &ReclaimView<'_>) -> ReclaimStep {
     }
 }
 
-/// Whether this driver provisioned the volume or may delete it. A volume without a CSI source has to be marked as
-/// migrated to this driver, which the volume binder does if an in-tree plugin provisioned it.
+/// Whether this driver provisioned the volume or may delete it. A volume that an in-tree plugin provisioned has to be
+/// marked as migrated to this driver, which the volume binder does.
 fn is_own(volume: &PersistentVolume, driver: &str) -> bool {
     let annotation_value = |key| volume.metadata.annotation(key);
     let provisioned_by = annotation_value(annotation::PROVISIONED_BY);
@@ -162,6 +162,7 @@ fn is_own(volume: &PersistentVolume, driver: &str) -> bool {
         provisioned_by.is_some_and(|provisioned_by| provisioned_by != driver) && !migrated;
     match &volume.spec.csi {
         Some(csi) => csi.driver == driver && !provisioned_by_other,
+        None if provisioned_by == Some(driver) => volume.is_migrated_to(driver),
         None => migrated && provisioned_by.is_some(),
     }
 }

@@ -310,3 +310,42 @@ impl Nodes for StoredNodes {
         Ok(topologies)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::provisioner::testing;
+
+    /// Otherwise a volume would be deleted that another PersistentVolume refers to.
+    #[tokio::test]
+    async fn volumes_are_siblings_if_translated_handle_is_the_same() {
+        const EBS: &str = "ebs.csi.aws.com";
+        let volume = |name: &str, spec| json!({"metadata": {"name": name, "uid": name, "resourceVersion": "1"}, "spec": spec});
+        let volumes = json!([
+            volume("csi", json!({"csi": {"driver": EBS, "volumeHandle": "vol-1"}})),
+            volume("in-tree", json!({"awsElasticBlockStore": {"volumeID": "aws://z/vol-1"}})),
+            volume("other", json!({"awsElasticBlockStore": {"volumeID": "vol-2"}})),
+            volume("cinder", json!({"cinder": {"volumeID": "vol-1"}})),
+        ]);
+        let context = testing::context(move |_, path, _| {
+            let items = if path.ends_with("/persistentvolumes") { volumes.clone() } else { json!([]) };
+            (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}))
+        });
+        let config = ProvisionerConfig { driver: EBS.into(), ..testing::config() };
+        let stores = Stores::watch(&context.cluster, &Arc::new(config));
+        stores.synced().await;
+        let siblings = |name: &str| {
+            let volume = stores.volumes.get(&Key::cluster(name)).unwrap();
+            let mut names: Vec<_> =
+                stores.siblings(&volume).iter().map(|volume| volume.metadata.name.clone()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(siblings("csi"), ["csi", "in-tree"]);
+        assert_eq!(siblings("in-tree"), ["csi", "in-tree"]);
+        assert_eq!(siblings("other"), ["other"]);
+        assert_eq!(siblings("cinder"), [""; 0]);
+    }
+}

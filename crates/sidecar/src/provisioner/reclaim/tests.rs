@@ -391,6 +391,9 @@ fn released_in_tree_volume_is_deleted_by_driver_that_replaces_its_plugin() {
         set(&mut unmarked, path, value.clone());
         assert_eq!(step_of(&unmarked, &ebs, None), idle(IdleReason::NotOurs), "{value}");
     }
+    let mut by_driver = volume.clone();
+    set(&mut by_driver, "/metadata/annotations", json!({annotation::PROVISIONED_BY: "ebs.csi.aws.com"}));
+    assert_eq!(step_of(&by_driver, &ebs, None), delete);
     let mut retained = volume.clone();
     set(&mut retained, "/spec/persistentVolumeReclaimPolicy", json!("Retain"));
     assert_eq!(step_of(&retained, &ebs, None), ReclaimStep::RemoveFinalizer);
