@@ -136,6 +136,8 @@ impl Simulation {
                 15..=23 => self.start(),
                 24..=33 => self.finish()?,
                 34..=38 => self.snapshotter_step(),
+                // This bug needs a slow write, which a crash would end.
+                _ if self.bug == Bug::ReleasesClaimsLate => {}
                 _ => self.crash(),
             }
             self.check()?;
@@ -231,10 +233,13 @@ impl Simulation {
     }
 
     /// The controller crashes. A new process lists all objects before its first step, and a LIST without a version returns
-    /// the server's current state.
+    /// the server's current state. The bugs of trusting the cache need the outdated cache of a standby that takes over.
     fn crash(&mut self) {
         self.running.clear();
-        self.world.relist(0);
+        match self.bug {
+            Bug::TrustsCache | Bug::TrustsCacheForGroups => self.world.restart(0),
+            _ => self.world.relist(0),
+        }
     }
 
     fn start(&mut self) {
