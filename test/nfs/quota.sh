@@ -6,7 +6,7 @@ source "$HERE/driver.sh"
 AGENT=$NFS_SERVER:9820
 MIB=$((1 << 20))
 
-# One authority for the agent and its clients, and another one that nobody trusts.
+# One authority for the agent and its clients, and another one that neither side trusts.
 certificates() {
   mkdir -p /run/agent
   local name

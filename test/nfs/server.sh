@@ -40,7 +40,7 @@ network_up() {
   done
 }
 
-# make_xfs and make_ext4 create the file system of an export. -K would leave old blocks, which nobody reads.
+# make_xfs and make_ext4 create the file system of an export. -K would leave old blocks, which are never read.
 make_xfs() { mkfs.xfs -q -f -K -m reflink=1 "${1:-/dev/vda}"; }
 make_ext4() { mkfs.ext4 -q -F -E nodiscard -O quota,project "${1:-/dev/vdb}"; }
 
@@ -53,7 +53,7 @@ disks_up() {
   mount -o prjquota /dev/vdb /srv/ext4
 }
 
-# export_add OPTIONS DIRECTORY: fsid must stay the same when the file system is made anew. `sync` is what makes fsync mean anything.
+# export_add OPTIONS DIRECTORY: fsid must stay the same when the file system is created again. Without `sync`, fsync has no effect.
 export_add() { in_ns server exportfs -o "rw,sync,no_subtree_check,$1" "*:$2"; }
 
 exports_up() {

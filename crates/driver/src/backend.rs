@@ -222,7 +222,7 @@ pub trait Shares: Send + Sync + 'static {
 }
 
 /// The node part of a backend that mounts each volume at the pods' targets itself, without staging. For storage on which a
-/// file operation can block for ever, such as NFS: the SDK makes no kernel call and runs no thread for such a backend, which
+/// file operation can block without end, such as NFS: the SDK makes no kernel call and runs no thread for such a backend, which
 /// must end every call by a deadline of its own.
 ///
 /// The SDK does not query [`Volumes`] in node calls: volumes that were created by hand, and inline volumes, are unknown

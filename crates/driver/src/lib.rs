@@ -6,7 +6,7 @@
 //! [`Volumes`](backend::Volumes) (create, delete and get volumes), and either [`Devices`](backend::Devices) (a volume is a
 //! block device on this node: iSCSI, a cloud disk, a loop device) or [`Shares`](backend::Shares) (a volume is something to
 //! mount: a directory, a tmpfs, a network share; [`TargetMounts`](backend::TargetMounts) if file operations on it can block
-//! for ever). Each further trait adds one capability:
+//! without end). Each further trait adds one capability:
 //! [`Snapshots`](backend::Snapshots), [`Expansion`](backend::Expansion), [`Publishing`](backend::Publishing) and so on.
 //!
 //! This is a complete driver that provisions directories beneath `/srv`:

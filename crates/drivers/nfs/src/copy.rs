@@ -5,7 +5,7 @@
 //! function returns without an error, everything is on stable storage, and every write error was seen.
 //!
 //! The source can be in use. Each file is copied as it is at some moment; files that change or disappear meanwhile are
-//! counted in the [`CopyReport`]. The target must be empty and nobody else may write to it.
+//! counted in the [`CopyReport`]. The target must be empty, and no other process may write to it.
 
 use std::io;
 use std::ops::ControlFlow;

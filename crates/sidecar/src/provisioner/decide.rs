@@ -67,7 +67,7 @@ pub(crate) enum ProvisionStep {
         problem: InvalidVolume,
         other_pv_uid: Option<String>,
     },
-    /// Remove the intent: no volume exists or, with `suspect`, nobody can tell whether one does; then record that first.
+    /// Remove the intent: no volume exists or, with `suspect`, it is not known whether one does; then record that first.
     /// With `retry`, start again after the backoff.
     DropIntent { intent: Arc<Intent>, retry: bool, suspect: bool },
     /// The PersistentVolume exists: remove the intent. `handle_owner` is another PersistentVolume that has the handle.

@@ -11,7 +11,7 @@ use crate::copy::{CopyError, CopyOptions, Progress, copy_tree};
 
 /// How many copies run at the same time. Others start when their callers ask again.
 const MAX_RUNNING: usize = 4;
-/// A copy that nobody asked for during this time is stopped, and a result is forgotten. Drivers ask every second.
+/// A copy whose progress no client requested during this time is stopped, and a result is forgotten. Drivers ask every second.
 const ABANDONED: Duration = Duration::from_secs(60);
 
 /// What identifies a copy: the share, and the staging directory that it fills.

@@ -288,7 +288,7 @@ fn trees_are_copied_once_to_an_empty_staging_directory() {
     assert_eq!((report.files, report.bytes), (1, 4));
     assert_eq!(std::fs::read(fixture.at(".wharf/staging/new/data/file")).unwrap(), b"data");
     assert_eq!(copy("new", source, new), Ok(CopyStatus::Done(report)));
-    // After a restart of the agent nobody knows how far the copy was.
+    // After a restart, the agent does not know how far the copy was.
     let restarted = Agent::new(vec![fixture.at("")], fixture.quotas.clone());
     let from = Tree::Volume(SharePath::new("team/pvc-1").unwrap());
     let to = TreeId::try_from("new".to_owned()).unwrap();

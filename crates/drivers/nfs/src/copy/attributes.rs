@@ -117,7 +117,7 @@ impl Attributes {
         }
     }
 
-    /// Under root_squash nobody may change an owner. A file that has the right owner needs no change.
+    /// Under root_squash no client may change an owner. A file that has the right owner needs no change.
     fn apply_owner(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         let found = rustix::fs::fstat(file)?;
         let uid = (found.st_uid != self.uid).then(|| Uid::from_raw(self.uid));

@@ -79,7 +79,7 @@ pub(crate) fn create_file(dir: impl AsFd, name: &CStr, mode: Mode) -> io::Result
 /// Creates and opens the directory `name`.
 ///
 /// The reply to an own mkdir can be lost, and its retransmission answered with EEXIST (NFSv3, NFSv4.0). So an existing
-/// directory is accepted if it is empty: nobody else writes to a tree under construction.
+/// directory is accepted if it is empty: no other process writes to a tree under construction.
 pub(crate) fn create_dir(dir: impl AsFd, name: &CStr) -> io::Result<OwnedFd> {
     match rustix::fs::mkdirat(&dir, name, Mode::RWXU) {
         Ok(()) => open_dir(dir, name),

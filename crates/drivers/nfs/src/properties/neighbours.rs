@@ -96,7 +96,7 @@ fn random_volumes_are_never_nested_and_keep_their_files() {
     }
 }
 
-/// Handles that nobody wrote: each delete succeeds, and nothing on the share changes.
+/// Handles without a record: each delete succeeds, and nothing on the share changes.
 #[test]
 fn random_handles_delete_nothing() {
     let fixture = Fixture::new();

@@ -109,7 +109,7 @@ impl ServerTable {
     }
 
     /// Forgets servers without a mount that were not used recently: one that was removed, or whose name was mistyped, would
-    /// be reported as unreachable for ever.
+    /// be reported as unreachable without end.
     pub(super) fn forget_unused(&mut self, mounted: &BTreeSet<String>, now: SystemTime) {
         let recent = |used: SystemTime| now.duration_since(used).map_or(true, |age| age < REMEMBERED);
         self.0.retain(|server, state| mounted.contains(server) || state.used.is_some_and(recent));

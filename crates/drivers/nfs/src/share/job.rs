@@ -63,7 +63,7 @@ impl Share {
         }
     }
 
-    /// Takes a job that nobody works on. `None` if it is complete or has failed; an error while another process works on
+    /// Takes a job that no process works on. `None` if it is complete or has failed; an error while another process works on
     /// it.
     pub(super) fn claim_job(&self, job: &JobKey, total: Option<u64>) -> Result<Option<OwnedJob>, ShareError> {
         let key = job.to_string();
@@ -182,7 +182,7 @@ impl Share {
         }
     }
 
-    /// Whether nobody works on a running job any more.
+    /// Whether no process works on a running job any more.
     pub(super) fn is_stale(&self, slot: &Slot<JobRecord>) -> Result<bool, ShareError> {
         let Some(entry) = self.stat(&self.record_file(slot))? else {
             // It changed: someone works on it.

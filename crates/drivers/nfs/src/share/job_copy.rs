@@ -24,7 +24,7 @@ use crate::handle::VolumeHandle;
 pub(super) enum ContentSource {
     /// A directory that is in use.
     Volume { path: PathBuf, file_id: u64 },
-    /// A directory that nobody changes.
+    /// A directory that no process changes.
     Tree { path: PathBuf, report: CopyReport, by_agent: bool },
     /// An archive.
     Archive { path: PathBuf, format: ArchiveFormat, sha256: Option<String>, report: Option<CopyReport> },

@@ -1,4 +1,4 @@
-//! Recovery of snapshots and jobs: what nobody works on any more is finished or dropped.
+//! Recovery of snapshots and jobs: what no process works on any more is finished or dropped.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;

@@ -100,7 +100,7 @@ impl Share {
                     tracing::warn!(%path, %error, "existing directory has no quota");
                     Ok(false)
                 }
-                // Expansion would not raise a limit that nobody knows.
+                // Expansion would not raise a limit that is not recorded.
                 Unlimited::Refuse(kind) => Err(ShareError::new(
                     kind,
                     format!("failed to read the quota of the existing directory {path}; try again: {error}"),

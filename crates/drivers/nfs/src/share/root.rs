@@ -140,7 +140,7 @@ impl Share {
         self.probe().map(|entry| entry.modified)
     }
 
-    /// The attributes of a new file of the driver: the server's clock, and the user whom the server takes the driver for.
+    /// The attributes of a new file of the driver: the server's clock, and the user that the server maps the driver to.
     fn probe(&self) -> Result<Entry, ShareError> {
         let probe = own(["tmp", &self.new_id()?]);
         match self.files.create_file(&probe, b"") {

@@ -254,7 +254,7 @@ fn operations_survive_a_lost_reply_of_each_call() {
     run_all(Fault::LostReply);
 }
 
-/// A create that nobody repeats is undone by recovery, or is complete.
+/// A create that is not repeated is undone by recovery, or is complete.
 #[test]
 fn abandoned_create_leaves_nothing_or_a_volume() {
     for at in 0.. {

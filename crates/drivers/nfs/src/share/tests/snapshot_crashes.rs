@@ -130,7 +130,7 @@ fn delete_snapshot_survives_a_crash_at_every_call() {
     }
 }
 
-/// A crash, and nobody repeats the request: recovery leaves nothing.
+/// A crash, and the request is not repeated: recovery leaves nothing.
 #[test]
 fn recovery_drops_what_a_crash_left_and_nobody_repeats() {
     for at in 0.. {
