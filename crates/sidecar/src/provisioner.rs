@@ -26,7 +26,7 @@ use wharf_model::claim::ClaimPhase;
 use wharf_model::volume::VolumePhase;
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, topology};
 
-use self::act::{Actor, ProvisionStates, ROLE};
+use self::act::{Actor, ProvisionStates, ROLE, RecordedSuspects};
 use self::capacity::CapacityHandle;
 use self::decide::decide;
 use self::journal::Journal;
@@ -140,6 +140,7 @@ async fn run_term(
         states: ProvisionStates::default(),
         metrics: context.metrics.get_or_register(ProvisionerMetrics::register),
         capacity: capacity.clone(),
+        suspects: RecordedSuspects::default(),
     };
     let workers = run_workers(&queue, &context.gate, config.settings.worker_options.workers, |volume| {
         let (stores, actor) = (stores.clone(), actor.clone());

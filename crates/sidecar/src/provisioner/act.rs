@@ -21,16 +21,18 @@ use super::metrics::ProvisionerMetrics;
 use super::reclaim::{self, ReclaimOutcome, ReclaimStep};
 use super::source::{Source, fetch_snapshot};
 use super::stores::Inputs;
-use super::view::{AttributesClass, Fetched, ProvisionState, ProvisionerConfig, Transition};
+use super::view::{AttributesClass, Exhausted, Fetched, ProvisionState, ProvisionerConfig, Transition};
 use super::volume::InvalidVolume;
 use super::{request, source};
 use crate::context::Context;
 use crate::driver::redacted_status_text;
 use crate::secret::{self, SecretError};
-use crate::suspects::{self, Suspect, SuspectKind};
 use wharf_cluster::work::StepOutcome;
 
+pub(crate) use self::suspected::RecordedSuspects;
+
 mod events;
+mod suspected;
 
 /// The role's name in `/debug/attempts`.
 pub(crate) const ROLE: &str = "provisioner";
@@ -92,6 +94,7 @@ pub(crate) struct Actor {
     pub(crate) metrics: ProvisionerMetrics,
     /// Notified when the capacity of a class may have changed.
     pub(crate) capacity: CapacityHandle,
+    pub(crate) suspects: RecordedSuspects,
 }
 
 impl Actor {
@@ -144,6 +147,9 @@ impl Actor {
                     );
                 }
                 self.journal.finish(&intent.volume);
+                if !held {
+                    self.withdraw_suspect(&intent).await;
+                }
                 self.states.remove(volume);
                 // The claim would get the same result again: back off.
                 if held { StepOutcome::RETRY } else { StepOutcome::Continue }
@@ -280,37 +286,6 @@ impl Actor {
         Ok(true)
     }
 
-    /// Removes the intent, after recording what may exist.
-    async fn drop_intent(
-        &self,
-        claim: Option<&PersistentVolumeClaim>,
-        intent: &Intent,
-        retry: bool,
-        suspect: bool,
-    ) -> StepOutcome {
-        let volume = intent.volume.as_str();
-        if suspect {
-            let target = EventTarget::for_intent(intent, claim);
-            let suspect = Suspect {
-                kind: SuspectKind::Volume,
-                name: volume.to_owned(),
-                object: target.claim.clone(),
-                uid: intent.claim.uid.clone(),
-                sources: Vec::new(),
-            };
-            if let Err(error) = suspects::record(&self.context, &suspect).await {
-                tracing::warn!(pv = volume, pvc = %target.claim, %error, "failed to record suspected orphan");
-                return StepOutcome::RETRY;
-            }
-            let note = suspect.note(&self.config.driver);
-            self.record_event(&target, &EventRecord::SuspectedOrphan(&note));
-        }
-        self.journal.finish(volume);
-        self.states.apply(volume, Transition::IntentDropped);
-        tracing::debug!(pv = volume, suspect, "removed intent");
-        if retry { StepOutcome::RETRY } else { StepOutcome::Continue }
-    }
-
     async fn create(
         &self,
         claim: Option<&PersistentVolumeClaim>,
@@ -319,9 +294,12 @@ impl Actor {
     ) -> StepOutcome {
         let target = EventTarget::for_intent(intent, claim);
         let volume = intent.volume.as_str();
-        let transition = |class, exhausted, inconclusive| {
+        let can_move = !wanted || claim.is_some_and(|claim| decide::can_reschedule(&self.config, claim));
+        let transition = |class, exhausted: bool, inconclusive| {
             let class_uid = intent.class_uid.clone();
-            let unwanted_at = (!wanted).then(wharf_model::system::monotonic);
+            let at = wharf_model::system::monotonic();
+            let exhausted = exhausted.then_some(Exhausted { at, can_move });
+            let unwanted_at = (!wanted).then_some(at);
             Transition::CreateFailed { class, exhausted, inconclusive, class_uid, unwanted_at }
         };
         let secrets = match secret::read(&self.context.cluster, decide::secret(intent).as_ref()).await {
@@ -329,14 +307,14 @@ impl Actor {
             Err(error) => {
                 // An earlier call may have created the volume, and a call without the secret proves nothing: keep
                 // the intent until the secret exists, or as long as without an answer. If CreateVolume was never
-                // sent, the intent can be dropped.
+                // sent, the intent can be dropped. An API server that fails says nothing about driver and secret.
                 let api = matches!(error, SecretError::Api(_));
                 let unsent = self.states.get(volume).create_unsent;
                 self.record_failure(&target, "CreateVolume", &error.to_string());
-                return match (unsent, api) {
-                    (true, true) => StepOutcome::RETRY,
-                    (true, false) => self.create_failed(volume, transition(ErrorClass::Final, false, false)),
-                    (false, _) => {
+                return match (api, unsent) {
+                    (true, _) => StepOutcome::RETRY,
+                    (false, true) => self.create_failed(volume, transition(ErrorClass::Final, false, false)),
+                    (false, false) => {
                         self.create_failed(volume, transition(ErrorClass::StillRunning, false, true))
                     }
                 };

@@ -25,7 +25,9 @@ use super::intent::{ContentSource, Intent, IntentTopology};
 use super::reclaim::{self, ReclaimStep, ReclaimView};
 use super::request::{self, CreateRequest, RequestError};
 use super::source::{self, Source, SourceError, SourceRef, SourceView};
-use super::view::{AttributesClass, CreateOutcome, CreatedVolume, Fetched, ProvisionState, ProvisionView};
+use super::view::{
+    AttributesClass, CreateOutcome, CreatedVolume, Fetched, ProvisionState, ProvisionView, ProvisionerConfig,
+};
 use super::volume::{self, InvalidVolume};
 
 /// If the claim is gone and its intent is older than this, Wharf has not run for that time. An operator may have
@@ -202,7 +204,11 @@ fn finish_intent(view: &ProvisionView<'_>, pv: &PersistentVolume, intent: &Arc<I
             ProvisionStep::CreateVolume { intent: Arc::clone(intent), wanted: false }
         }
         (_, Some(created)) => {
-            let problem = InvalidVolume::NameTaken { name: view.volume.to_owned() };
+            let name = view.volume.to_owned();
+            let problem = match volume::is_for_claim(pv, intent) {
+                true => InvalidVolume::NotNeeded { name },
+                false => InvalidVolume::NameTaken { name },
+            };
             delete_created(view, intent, created, problem, Some(pv.metadata.uid.clone()))
         }
         _ => ProvisionStep::DropIntent {
@@ -238,7 +244,7 @@ fn complete_intent(view: &ProvisionView<'_>, intent: &Arc<Intent>, now: Time) ->
             drop_intent(claim.is_some())
         }
         Some(CreateOutcome::Exhausted) => {
-            drop_intent(claim.is_some_and(|claim| !can_reschedule(view, claim)))
+            drop_intent(claim.is_some_and(|claim| !can_reschedule(view.config, claim)))
         }
         Some(CreateOutcome::Infeasible { .. }) => drop_intent(false),
     }
@@ -249,7 +255,8 @@ fn complete_intent(view: &ProvisionView<'_>, intent: &Arc<Intent>, now: Time) ->
 fn is_wanted(view: &ProvisionView<'_>, intent: &Intent, now: Time) -> bool {
     let Some(claim) = view.claim else { return false };
     let Ok(class) = class_to_provision(view, claim, now) else { return false };
-    let Ok(topology) = topology_requirement(view, claim, class) else { return false };
+    let Ok(class) = migration::class_for_driver(class, &view.config.driver) else { return false };
+    let Ok(topology) = topology_requirement(view, claim, &class) else { return false };
     let same_place = match (&intent.request.topology, topology.map(IntentTopology::from)) {
         (None, None) => true,
         (Some(requested), Some(needed)) => requested.is_for(&needed, claim.selected_node().is_some()),
@@ -286,8 +293,8 @@ fn delete_created(
 }
 
 /// Whether another node may have capacity.
-fn can_reschedule(view: &ProvisionView<'_>, claim: &PersistentVolumeClaim) -> bool {
-    view.config.capabilities.topology && claim.selected_node().is_some()
+pub(crate) fn can_reschedule(config: &ProvisionerConfig, claim: &PersistentVolumeClaim) -> bool {
+    config.capabilities.topology && claim.selected_node().is_some()
 }
 
 /// The class to provision the claim with, or why the claim is not provisioned.
@@ -355,7 +362,7 @@ fn start(view: &ProvisionView<'_>, now: Time) -> ProvisionStep {
         Err(step) => return step,
     };
     match &view.state.outcome {
-        Some(CreateOutcome::Exhausted) if can_reschedule(view, claim) => {
+        Some(CreateOutcome::Exhausted) if can_reschedule(view.config, claim) => {
             return ProvisionStep::UnselectNode(Unselect::Exhausted);
         }
         Some(CreateOutcome::Infeasible { class_uid, since }) if *class_uid == class.metadata.uid => {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use wharf_model::Key;
 
 pub(crate) use topology::IntentTopology;
 
@@ -43,6 +44,12 @@ pub(crate) struct IntentClaim {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
+}
+
+impl IntentClaim {
+    pub(crate) fn key(&self) -> Key {
+        Key::namespaced(&self.namespace, &self.name)
+    }
 }
 
 /// The CreateVolume request, without the secret's values.

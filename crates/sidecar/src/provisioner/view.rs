@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use wharf_csi::ErrorClass;
 use wharf_model::topology::{self, Segments, TopologyError};
@@ -62,8 +63,10 @@ pub(crate) struct ProvisionView<'a> {
 }
 
 /// If a volume may exist already, the driver has to report exhausted capacity this often in a row before it counts as
-/// final. With the backoff between calls that takes half a minute: the pod of the claim waits for another node.
+/// final: the pod of the claim waits for another node.
 pub(crate) const EXHAUSTED_LIMIT: u32 = 6;
+/// The least time between the first and the last of these reports: changes of objects end the backoff between calls.
+pub(crate) const EXHAUSTED_PERIOD: Duration = Duration::from_secs(30);
 
 /// In-process state of a volume that is being provisioned or deleted. It can be lost at any time: a process that
 /// starts without it calls the driver again.
@@ -79,9 +82,9 @@ pub(crate) struct ProvisionState {
     /// in the journal it is `false`: an earlier process may have created the volume, and our failure does not
     /// disprove that.
     pub(crate) calls_settled: bool,
-    /// How often in a row the driver reported exhausted capacity while `calls_settled` is `false`. The created volume
-    /// itself may use up the capacity, or the driver may be overloaded: only repeated responses are conclusive.
-    pub(crate) exhausted_in_a_row: u32,
+    /// The reports of exhausted capacity in a row while `calls_settled` is `false`. The created volume itself may use
+    /// up the capacity, or the driver may be overloaded: only repeated responses are conclusive.
+    pub(crate) exhausted: Option<ExhaustedRun>,
     /// The calls since no claim waits for their result, while `calls_settled` is `false`.
     pub(crate) doubt: Option<Doubt>,
     /// The objects that were read from the server for this attempt.
@@ -92,6 +95,33 @@ pub(crate) struct ProvisionState {
     pub(crate) competing_since: Option<Time>,
     /// The progress of deletion.
     pub(crate) reclaim: ReclaimState,
+}
+
+/// Reports of exhausted capacity in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExhaustedRun {
+    calls: u32,
+    since: Monotonic,
+}
+
+/// A report of exhausted capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Exhausted {
+    pub(crate) at: Monotonic,
+    /// Whether something else is to be done after enough reports: the claim can be rescheduled, or no claim waits.
+    /// Otherwise the claim would repeat the same call.
+    pub(crate) can_move: bool,
+}
+
+impl ExhaustedRun {
+    fn after(before: Option<Self>, report: Exhausted) -> Self {
+        let Self { calls, since } = before.unwrap_or(Self { calls: 0, since: report.at });
+        Self { calls: calls.saturating_add(1), since }
+    }
+
+    fn is_conclusive(self, report: Exhausted) -> bool {
+        report.can_move && self.calls >= EXHAUSTED_LIMIT && report.at.since(self.since) >= EXHAUSTED_PERIOD
+    }
 }
 
 /// The final outcome of CreateVolume.
@@ -170,7 +200,7 @@ pub(crate) enum Transition {
     /// for the result of the call.
     CreateFailed {
         class: ErrorClass,
-        exhausted: bool,
+        exhausted: Option<Exhausted>,
         inconclusive: bool,
         class_uid: String,
         unwanted_at: Option<Monotonic>,
@@ -206,10 +236,10 @@ impl ProvisionState {
             Transition::SaveRejected(message) => self.save_error = Some(message),
             Transition::CreateFailed { class, exhausted, inconclusive, class_uid, unwanted_at } => {
                 self.calls_settled &= class != ErrorClass::StillRunning;
-                let doubtful = exhausted && !self.calls_settled;
-                self.exhausted_in_a_row =
-                    if doubtful { self.exhausted_in_a_row.saturating_add(1) } else { 0 };
-                let inconclusive = inconclusive || (doubtful && self.exhausted_in_a_row < EXHAUSTED_LIMIT);
+                let doubtful = exhausted.filter(|_| !self.calls_settled);
+                self.exhausted = doubtful.map(|report| ExhaustedRun::after(self.exhausted, report));
+                let settles = |report| self.exhausted.is_some_and(|run| run.is_conclusive(report));
+                let inconclusive = inconclusive || doubtful.is_some_and(|report| !settles(report));
                 let unsettled_at = unwanted_at.filter(|_| !self.calls_settled);
                 let running = class == ErrorClass::StillRunning;
                 self.doubt = unsettled_at.map(|at| Doubt::after(self.doubt, running, at));
@@ -218,7 +248,7 @@ impl ProvisionState {
                 self.outcome = match class {
                     ErrorClass::StillRunning => unknown,
                     ErrorClass::Final if inconclusive && !self.calls_settled => unknown,
-                    ErrorClass::Final if exhausted => Some(CreateOutcome::Exhausted),
+                    ErrorClass::Final if exhausted.is_some() => Some(CreateOutcome::Exhausted),
                     ErrorClass::Final => Some(CreateOutcome::Refused),
                     ErrorClass::Infeasible => Some(CreateOutcome::Infeasible { class_uid, since: now }),
                 }

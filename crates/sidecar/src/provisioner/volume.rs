@@ -6,7 +6,7 @@ use wharf_model::migration::{self, Plugin, TranslationError};
 use wharf_model::names::{annotation, finalizer, key};
 use wharf_model::parameters::SecretPurpose;
 use wharf_model::secrets::{SecretTemplates, TemplateError};
-use wharf_model::topology::node_affinity;
+use wharf_model::topology::{is_accessible_from, node_affinity};
 use wharf_model::volume::ReclaimPolicy;
 use wharf_model::{
     AccessMode, Kind, PersistentVolume, PersistentVolumeClaim, Quantity, SecretRef, StorageClass, VolumeMode,
@@ -56,6 +56,9 @@ pub(crate) enum InvalidVolume {
         "PersistentVolume {name} already exists and belongs to another claim: delete it, or delete and recreate the claim"
     )]
     NameTaken { name: String },
+    /// The intent's claim has a PersistentVolume, which refers to another volume.
+    #[error("PersistentVolume {name} of this claim refers to another volume, so this one is not needed")]
+    NotNeeded { name: String },
 }
 
 /// The PersistentVolume without handle, capacity, attributes and node affinity, which come from the driver.
@@ -185,23 +188,36 @@ pub(crate) fn validate(intent: &Intent, created: &CreatedVolume) -> Option<Inval
 }
 
 /// Whether an existing PersistentVolume is the intent's. The name alone proves nothing; the handle is compared if it
-/// is known.
+/// is known. Until then, with node deployment, a PersistentVolume that is not accessible from this node is another
+/// node's, and this node's driver may have created a volume, too.
 pub(crate) fn matches_intent(
     pv: &PersistentVolume,
     intent: &Intent,
     config: &ProvisionerConfig,
     created: Option<&CreatedVolume>,
 ) -> bool {
-    let claim = &intent.claim;
-    let for_claim = pv.spec.claim_ref.as_ref().is_some_and(|reference| {
-        reference.uid == claim.uid && reference.name == claim.name && reference.namespace == claim.namespace
-    });
     let handle = |handle: &str| pv.csi_source().is_some_and(|csi| csi.volume_handle == handle);
     let for_driver = match is_of_in_tree_class(intent) {
         true => pv.is_migrated_to(&config.driver),
         false => pv.is_for_driver(&config.driver),
     };
-    for_claim && for_driver && created.is_none_or(|created| handle(&handle_in_pv(intent, created, config)))
+    let is_same = match (created, &config.node) {
+        (Some(created), _) => handle(&handle_in_pv(intent, created, config)),
+        (None, Some(node)) => {
+            let affinity = pv.csi_spec().node_affinity.as_ref();
+            is_accessible_from(affinity, &node.name, &node.topology)
+        }
+        (None, None) => true,
+    };
+    is_for_claim(pv, intent) && for_driver && is_same
+}
+
+/// Whether a PersistentVolume refers to the intent's claim.
+pub(crate) fn is_for_claim(pv: &PersistentVolume, intent: &Intent) -> bool {
+    let claim = &intent.claim;
+    pv.spec.claim_ref.as_ref().is_some_and(|reference| {
+        reference.uid == claim.uid && reference.name == claim.name && reference.namespace == claim.namespace
+    })
 }
 
 #[cfg(test)]

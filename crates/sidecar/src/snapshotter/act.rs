@@ -128,12 +128,20 @@ impl StepRunner<'_> {
 
     /// Records what may exist, then lets the deletion go on.
     async fn abandon(&self, patch: Patch, suspect: &Suspect, pass: &mut ReconcilePass) -> StepOutcome {
-        let context = &self.snapshotter.context;
-        if let Err(error) = suspects::record(context, suspect).await {
-            tracing::warn!(snapshot_content = self.name(), %error, "failed to record suspected orphan");
-            return StepOutcome::RETRY;
+        let Snapshotter { context, states, .. } = self.snapshotter;
+        if !states.get(self.content_key, &self.object.meta().uid).suspected {
+            let recorded = match suspects::record(context, suspect).await {
+                Ok(recorded) => recorded,
+                Err(error) => {
+                    tracing::warn!(snapshot_content = self.name(), %error, "failed to record suspected orphan");
+                    return StepOutcome::RETRY;
+                }
+            };
+            self.update_state(|state| state.suspected = true);
+            if recorded.is_news() {
+                self.warn(suspects::EVENT_REASON, suspect.note(context.driver.name()));
+            }
         }
-        self.warn(suspects::EVENT_REASON, suspect.note(context.driver.name()));
         self.write_or_retry(None, patch, pass, "failed to remove being-created annotation").await
     }
 
@@ -245,6 +253,7 @@ impl StepRunner<'_> {
 
     fn secret_failed(&self, action: Action, error: &SecretError) -> StepOutcome {
         let (noun, content) = (self.object.constants().noun, self.name());
+        let api_failed = matches!(error, SecretError::Api(_));
         let message = format!("cannot get credentials for {noun} content {content:?}: {error}");
         let message = match action {
             Action::Create => {
@@ -254,7 +263,7 @@ impl StepRunner<'_> {
         };
         self.record_failure(
             "secret",
-            FailedAttempt { retry_soon: true, ..self.failed(action, message, None) },
+            FailedAttempt { retry_soon: true, api_failed, ..self.failed(action, message, None) },
         )
     }
 
@@ -265,7 +274,15 @@ impl StepRunner<'_> {
     fn failed(&self, action: Action, message: String, code: Option<Code>) -> FailedAttempt {
         let unwanted = self.object.is_being_deleted() && self.object.is_being_created();
         let unwanted_at = (unwanted && action != Action::Delete).then(wharf_model::system::monotonic);
-        FailedAttempt { action, message, code, retry_soon: false, called_at_version: None, unwanted_at }
+        FailedAttempt {
+            action,
+            message,
+            code,
+            retry_soon: false,
+            called_at_version: None,
+            unwanted_at,
+            api_failed: false,
+        }
     }
 
     fn record_failure(&self, step: &'static str, failed: FailedAttempt) -> StepOutcome {
@@ -354,3 +371,6 @@ impl StepRunner<'_> {
         self.snapshotter.states.update(self.content_key, &self.object.meta().uid, change);
     }
 }
+
+#[cfg(test)]
+mod tests;

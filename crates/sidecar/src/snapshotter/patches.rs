@@ -50,7 +50,7 @@ fn status_patch(meta: &Meta, version: bool, status: Value) -> Patch {
 }
 
 /// Completes the status after a response; `None` if nothing is missing. Present fields are not replaced, except
-/// readiness.
+/// readiness. A snapshot that is ready stays ready: the response may be older than that of another process.
 pub(super) fn status(object: &Object, info: &SnapshotInfo) -> Option<Patch> {
     let mut status = Map::new();
     let mut set_if_missing = |name: &str, there: bool, value: Value| {
@@ -84,7 +84,7 @@ pub(super) fn status(object: &Object, info: &SnapshotInfo) -> Option<Patch> {
             old.ready_to_use
         }
     };
-    set_if_missing("readyToUse", ready == Some(info.ready), json!(info.ready));
+    set_if_missing("readyToUse", ready == Some(true) || ready == Some(info.ready), json!(info.ready));
     if info.ready && object.error().is_some() && ready != Some(true) {
         status.insert("error".to_owned(), Value::Null);
     }

@@ -222,7 +222,11 @@ impl Simulation {
             }
         }
         for state in self.processes[replica].states.values_mut() {
-            (state.exclusive, state.held) = (false, false);
+            let before = state.failure.clone();
+            state.lease_lost();
+            if self.bug == Bug::AnyVersion {
+                state.failure = before;
+            }
         }
         self.leader = 1 - replica;
     }
@@ -523,6 +527,7 @@ impl Simulation {
             retry_soon: false,
             called_at_version,
             unwanted_at: bounded.then_some(Monotonic(self.now.0)),
+            api_failed: false,
         };
         let (now, any_caller) = (self.now, self.bug == Bug::AnyCaller);
         let state = self.state_of(replica, running);

@@ -43,6 +43,8 @@ pub(super) struct ContentState {
     pub(super) doubt: Option<Doubt>,
     /// What an earlier call created is not known and will not be.
     pub(super) unknown: bool,
+    /// While `unknown`: what may exist was recorded as a suspect.
+    pub(super) suspected: bool,
     /// The last attempt, if it failed.
     pub(super) failure: Option<Failure>,
 }
@@ -126,6 +128,8 @@ pub(super) struct FailedAttempt {
     pub(super) called_at_version: Option<String>,
     /// The time, if the attempt was only to find out what an earlier call created: the content is being deleted.
     pub(super) unwanted_at: Option<Monotonic>,
+    /// The driver was not called because the API server failed. Such an attempt does not count towards the bound.
+    pub(super) api_failed: bool,
 }
 
 impl FailedAttempt {
@@ -140,7 +144,8 @@ impl ContentState {
         let first = self.polls.map_or(now, |polls| polls.first);
         self.polls = Some(Polls { first, last: Some(now) });
         self.info = Some(info);
-        (self.failure, self.doubt, self.unknown) = (None, None, false);
+        self.failure = None;
+        self.forget_doubt();
     }
 
     /// The response was written to the status.
@@ -175,14 +180,30 @@ impl ContentState {
         self.exclusive &= class != Some(ErrorClass::StillRunning);
         let running = class.map_or(failed.retry_soon, |class| class == ErrorClass::StillRunning);
         let undecided_at = failed.unwanted_at.filter(|_| final_at_version.is_none());
-        self.doubt = undecided_at.map(|at| Doubt::after(self.doubt, running, at));
-        let is_over = |at| self.doubt.is_some_and(|doubt| doubt.is_over(at));
-        self.unknown = undecided_at.is_some_and(is_over);
+        if !failed.api_failed {
+            self.doubt = undecided_at.map(|at| Doubt::after(self.doubt, running, at));
+            let is_over = |at| self.doubt.is_some_and(|doubt| doubt.is_over(at));
+            (self.unknown, self.suspected) = (undecided_at.is_some_and(is_over), false);
+        }
         let FailedAttempt { action, message, .. } = failed;
         let count = earlier.saturating_add(1);
         // Failed deletions are reported by events, not in the status.
         let reported = action == Action::Delete;
         self.failure = Some(Failure { action, message, at: now, pause, count, final_at_version, reported });
+    }
+
+    fn forget_doubt(&mut self) {
+        (self.doubt, self.unknown, self.suspected) = (None, false, false);
+    }
+
+    /// From now on other replicas call the driver, write the status and delete contents, too.
+    pub(super) fn lease_lost(&mut self) {
+        (self.exclusive, self.held, self.info) = (false, false, None);
+        self.forget_doubt();
+        if let Some(failure) = &mut self.failure {
+            // A call for a content that is marked already does not change its version.
+            failure.final_at_version = None;
+        }
     }
 
     /// Ends the backoff after a change that may let the next attempt succeed.
@@ -224,11 +245,9 @@ impl ContentStates {
         change(state);
     }
 
-    /// We lost the lease: from now on other replicas call the driver and delete contents, too.
+    /// We lost the lease.
     pub(super) fn lease_lost(&self) {
-        for state in self.lock().values_mut() {
-            (state.exclusive, state.held) = (false, false);
-        }
+        self.lock().values_mut().for_each(ContentState::lease_lost);
     }
 
     /// Ends the backoff of a content after a relevant change.
@@ -254,9 +273,28 @@ mod tests {
     fn conclusions_from_holding_the_lease_end_with_it() {
         let states = ContentStates::default();
         let key = ContentKey { kind: ContentKind::Snapshot, name: "c".into() };
-        states.update(&key, "u", |state| (state.exclusive, state.held) = (true, true));
+        let at = Monotonic(0);
+        let failed = FailedAttempt {
+            action: Action::Create,
+            message: "no".into(),
+            code: Some(tonic::Code::InvalidArgument),
+            retry_soon: false,
+            called_at_version: Some("7".into()),
+            unwanted_at: None,
+            api_failed: false,
+        };
+        states.update(&key, "u", |state| {
+            (state.exclusive, state.held) = (true, true);
+            state.record_info(SnapshotInfo { handle: "h".into(), ..SnapshotInfo::default() }, Time(1));
+            state.record_failure(failed, Backoff::default(), Time(1));
+            assert_eq!(state.failure.as_ref().unwrap().final_at_version.as_deref(), Some("7"));
+            (state.doubt, state.unknown, state.suspected) = (Some(Doubt::after(None, false, at)), true, true);
+        });
         states.lease_lost();
         let state = states.get(&key, "u");
-        assert_eq!((state.exclusive, state.held), (false, false));
+        let polls = state.polls;
+        let failure = state.failure.clone().map(|failure| Failure { final_at_version: None, ..failure });
+        assert!(polls.is_some() && failure.is_some());
+        assert_eq!(state, ContentState { uid: "u".into(), polls, failure, ..ContentState::default() });
     }
 }

@@ -35,7 +35,7 @@ pub(super) enum EventRecord<'a> {
     Failed(&'a str),
     /// A volume populator provisions the claim.
     LeftToPopulator,
-    /// A volume may exist that no object refers to, with this text.
+    /// A volume may exist without an object that refers to it, with this text.
     SuspectedOrphan(&'a str),
 }
 
@@ -62,7 +62,7 @@ impl<'a> EventTarget<'a> {
         let class = intent.template.pointer("/spec/storageClassName").and_then(Value::as_str);
         Self {
             volume: &intent.volume,
-            claim: Key::namespaced(&intent.claim.namespace, &intent.claim.name),
+            claim: intent.claim.key(),
             uid: intent.claim.uid.clone(),
             class: class.unwrap_or_default().to_owned(),
             source: match &intent.request.source {

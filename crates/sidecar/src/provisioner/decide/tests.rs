@@ -16,7 +16,7 @@ use crate::provisioner::source::SourceProblem;
 use crate::provisioner::testing::{
     DRIVER, GI, NOW, Scene, VOLUME, claim, class, created, intent, nodes, volume, with,
 };
-use crate::provisioner::view::{EXHAUSTED_LIMIT, Transition};
+use crate::provisioner::view::{Exhausted, Transition};
 
 impl Scene {
     fn step(&self) -> ProvisionStep {
@@ -366,6 +366,19 @@ fn class_of_in_tree_plugin_is_translated_for_driver() {
         both.refusal().to_string(),
         "failed to translate storage class: cannot simultaneously set allowed topologies and zone/zones parameters"
     );
+}
+
+/// The intent's topology comes from the translated class.
+#[test]
+fn intent_of_in_tree_class_with_zone_is_wanted() {
+    let mut scene = in_tree_scene(json!({"zone": "us-east-1a"}));
+    let intent = Arc::new(scene.written());
+    scene.intent = Some(Arc::clone(&intent));
+    assert_eq!(scene.step(), ProvisionStep::CreateVolume { intent: Arc::clone(&intent), wanted: true });
+    // The class was created again, for another zone.
+    let parameters = json!({"provisioner": EBS_IN_TREE, "parameters": {"zone": "us-east-1b"}});
+    scene.class = Some(class(parameters));
+    assert_eq!(scene.step(), ProvisionStep::CreateVolume { intent, wanted: false });
 }
 
 #[test]

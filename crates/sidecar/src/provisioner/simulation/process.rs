@@ -359,7 +359,7 @@ fn failed(code: Code, unwanted_at: Option<Monotonic>, bug: Option<Bug>) -> Trans
     };
     Transition::CreateFailed {
         class,
-        exhausted: false,
+        exhausted: None,
         inconclusive,
         class_uid: "class".to_owned(),
         unwanted_at,

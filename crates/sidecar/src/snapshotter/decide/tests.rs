@@ -130,6 +130,7 @@ fn failed(action: Action, code: Code, at: Time) -> ContentState {
         retry_soon: false,
         called_at_version: Some("7".into()),
         unwanted_at: None,
+        api_failed: false,
     };
     state.record_failure(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, at);
     state
@@ -283,6 +284,7 @@ fn deletion_ends_although_driver_never_answers_conclusively() {
                 retry_soon: false,
                 called_at_version: Some("7".into()),
                 unwanted_at: deleted.then(|| minute(at)),
+                api_failed: false,
             };
             state.record_failure(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, NOW);
         }
@@ -314,6 +316,49 @@ fn deletion_ends_although_driver_never_answers_conclusively() {
     let mut settled = after(Some(Code::Internal), 9, true);
     settled.record_info(SnapshotInfo { handle: "h".into(), ..SnapshotInfo::default() }, NOW);
     assert_eq!((settled.doubt, step_name(&next(&marked, &settled))), (None, "write status"));
+}
+
+/// An API server that fails says nothing about driver and secret. It neither counts towards the bound nor ends it.
+#[test]
+fn failure_of_api_server_leaves_bound_of_deletion_as_it_is() {
+    let failed = |code, api_failed, minute: i64| FailedAttempt {
+        action: Action::Check,
+        message: "no".into(),
+        code,
+        retry_soon: api_failed,
+        called_at_version: None,
+        unwanted_at: Some(wharf_model::Monotonic(minute * 60_000)),
+        api_failed,
+    };
+    let mut state = ContentState::default();
+    let mut record = |attempt| {
+        state.record_failure(attempt, Backoff { jitter: || 0.0, ..Backoff::default() }, NOW);
+        (state.doubt, state.unknown)
+    };
+    (0..100).for_each(|minute| assert_eq!(record(failed(None, true, minute)), (None, false)));
+    let first = record(failed(Some(Code::Internal), false, 100));
+    assert!(first.0.is_some());
+    assert_eq!(record(failed(None, true, 101)), first);
+    for minute in 101..110 {
+        assert!(!record(failed(Some(Code::Internal), false, minute)).1, "{minute}");
+    }
+    assert!(record(failed(Some(Code::Internal), false, 110)).1);
+    assert!(record(failed(None, true, 111)).1);
+}
+
+/// Another replica may have found the snapshot ready since our call.
+#[test]
+fn response_that_is_not_ready_leaves_ready_content_ready() {
+    let info = |ready| SnapshotInfo { handle: "h".into(), created: 5, ready, ..SnapshotInfo::default() };
+    for (status, ready, expected) in [
+        (json!({"snapshotHandle": "h", "creationTime": 5, "readyToUse": true}), false, "idle"),
+        (json!({"snapshotHandle": "h", "creationTime": 5, "readyToUse": true}), true, "idle"),
+        (json!({"snapshotHandle": "h", "creationTime": 5, "readyToUse": false}), true, "write status"),
+        (json!({"snapshotHandle": "h", "creationTime": 5}), false, "write status"),
+    ] {
+        let object = content(json!({"status": status}));
+        assert_eq!(step_name(&next(&object, &state_with_info(info(ready), NOW))), expected, "{object:?}");
+    }
 }
 
 /// sidecars.md 1.5 "Create": not ready is not a failure; upstream polls with its failure backoff.
@@ -440,6 +485,7 @@ fn mark_is_removed_only_after_final_error() {
             retry_soon: false,
             called_at_version,
             unwanted_at: None,
+            api_failed: false,
         };
         found.record_failure(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, NOW);
         assert_eq!(step_name(&next(&marked, &found)), expected, "{code:?}");

@@ -65,7 +65,7 @@ fn dropped(retry: bool, suspect: bool) -> ProvisionStep {
 
 fn failed(class: ErrorClass, inconclusive: bool, unwanted_at: Option<Monotonic>) -> Transition {
     let class_uid = "class-1".into();
-    Transition::CreateFailed { class, exhausted: false, inconclusive, class_uid, unwanted_at }
+    Transition::CreateFailed { class, exhausted: None, inconclusive, class_uid, unwanted_at }
 }
 
 /// A call whose result is unknown is repeated as long as a claim needs the result. Otherwise the repetition ends, what
@@ -135,14 +135,14 @@ fn exhausted_after_uncertain_call_leaves_suspect() {
 /// sidecars.md 1.1 "Error classes (CreateVolume)": the state after each class of error.
 #[test]
 fn create_error_class_determines_state() {
-    let after = |class, exhausted| {
+    let after = |class, exhausted: bool| {
         let mut state = ProvisionState::default();
         state.apply(Transition::IntentWritten, NOW);
         state.apply(Transition::CreateSent, NOW);
         state.apply(
             Transition::CreateFailed {
                 class,
-                exhausted,
+                exhausted: exhausted.then_some(Exhausted { at: Monotonic(0), can_move: false }),
                 inconclusive: false,
                 class_uid: "class-1".into(),
                 unwanted_at: None,
@@ -176,24 +176,38 @@ fn create_error_class_determines_state() {
 /// capacity is exhausted. But an exhausted backend must not block the claim forever.
 #[test]
 fn exhausted_is_final_after_repeated_responses() {
-    let failed = |exhausted| Transition::CreateFailed {
-        class: if exhausted { ErrorClass::Final } else { ErrorClass::StillRunning },
-        exhausted,
+    let report = |seconds: i64, can_move| Transition::CreateFailed {
+        class: ErrorClass::Final,
+        exhausted: Some(Exhausted { at: Monotonic(seconds * 1000), can_move }),
         inconclusive: false,
         class_uid: "class-1".into(),
         unwanted_at: None,
     };
-    let mut found = ProvisionState::default();
-    for attempt in 1..EXHAUSTED_LIMIT {
-        found.apply(failed(true), NOW);
-        assert_eq!(found.outcome, None, "attempt {attempt}");
+    let after = |reports: &[i64], can_move| {
+        let mut found = ProvisionState::default();
+        reports.iter().for_each(|&seconds| found.apply(report(seconds, can_move), NOW));
+        found
+    };
+    for (reports, can_move, over) in [
+        (&[0, 1, 3, 7, 30][..], true, false),
+        (&[0, 1, 3, 7, 15, 31], true, true),
+        // A change of the claim ends the backoff between two calls.
+        (&[0; 6], true, false),
+        (&[0, 0, 0, 0, 0, 29], true, false),
+        (&[0, 0, 0, 0, 0, 29, 30], true, true),
+        // The claim would repeat the same call.
+        (&[0, 1, 3, 7, 15, 31, 1000], false, false),
+    ] {
+        let outcome = over.then_some(CreateOutcome::Exhausted);
+        assert_eq!(after(reports, can_move).outcome, outcome, "{reports:?} {can_move}");
     }
-    found.apply(failed(false), NOW);
-    for attempt in 1..EXHAUSTED_LIMIT {
-        found.apply(failed(true), NOW);
-        assert_eq!(found.outcome, None, "attempt {attempt} after another error");
+    let mut found = after(&[0, 1, 3, 7, 15], true);
+    found.apply(failed(ErrorClass::StillRunning, true, None), NOW);
+    for seconds in [31, 32, 33, 34, 60] {
+        found.apply(report(seconds, true), NOW);
+        assert_eq!(found.outcome, None, "{seconds} s after another error");
     }
-    found.apply(failed(true), NOW);
+    found.apply(report(61, true), NOW);
     assert_eq!(found.outcome, Some(CreateOutcome::Exhausted));
 }
 
@@ -343,11 +357,41 @@ fn existing_pv_finishes_intent() {
     }
 }
 
+/// With node deployment, two nodes may have written an intent for one claim. The one whose PersistentVolume was not saved
+/// asks its driver what it created, and deletes that.
+#[test]
+fn pv_of_another_node_undoes_intent_of_this_node() {
+    let at = |zone: &str| {
+        let expression = json!({"key": "zone", "operator": "In", "values": [zone]});
+        json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}}})
+    };
+    let node = |zone: &str| LocalNode {
+        name: "node-a".into(),
+        topology: [("zone".to_owned(), zone.to_owned())].into(),
+    };
+    let settle = ProvisionStep::FinishIntent { intent: Arc::new(intent()), handle_owner: None };
+    let create = ProvisionStep::CreateVolume { intent: Arc::new(intent()), wanted: false };
+    for (affinity, zone, created_is_known, expected) in [
+        (at("a"), Some("a"), false, &settle),
+        (at("b"), Some("a"), false, &create),
+        (json!({}), Some("a"), false, &settle),
+        (at("b"), None, false, &settle),
+        // The same handle: it is the same volume.
+        (at("b"), Some("a"), true, &settle),
+    ] {
+        let mut scene = Scene { pv: Some(volume(affinity.clone())), ..Scene::with_outcome(None) };
+        scene.config.node = zone.map(node);
+        scene.state.outcome = created_is_known.then(|| created_outcome(created())).flatten();
+        assert_eq!(scene.step(), *expected, "{affinity} {zone:?} {created_is_known}");
+    }
+}
+
 /// sidecars.md 1.1 "Save PV": a PersistentVolume of the same name that belongs to another claim, driver or volume is
 /// not used, and the created volume must not leak.
 #[test]
 fn foreign_pv_with_same_name_undoes_intent() {
     let taken = || InvalidVolume::NameTaken { name: VOLUME.into() };
+    let not_needed = || InvalidVolume::NotNeeded { name: VOLUME.into() };
     let intent = Arc::new(intent());
     let scene = |patch, state: ProvisionState| Scene {
         pv: Some(volume(patch)),
@@ -356,15 +400,15 @@ fn foreign_pv_with_same_name_undoes_intent() {
         ..Scene::default()
     };
     let with = |outcome| ProvisionState { outcome, ..ProvisionState::default() };
-    for patch in [
-        json!({"spec": {"claimRef": {"uid": "u9"}}}),
-        json!({"spec": {"csi": {"driver": "x"}}}),
-        json!({"spec": {"csi": {"volumeHandle": "h9"}}}),
+    for (patch, problem) in [
+        (json!({"spec": {"claimRef": {"uid": "u9"}}}), taken()),
+        (json!({"spec": {"csi": {"driver": "x"}}}), not_needed()),
+        (json!({"spec": {"csi": {"volumeHandle": "h9"}}}), not_needed()),
     ] {
         let undo = ProvisionStep::DeleteCreated {
             intent: Arc::clone(&intent),
             handle: "h1".into(),
-            problem: taken(),
+            problem,
             other_pv_uid: Some("pv-1".into()),
         };
         assert_eq!(scene(patch, with(created_outcome(created()))).step(), undo);
