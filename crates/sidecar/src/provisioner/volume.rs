@@ -192,16 +192,28 @@ pub(crate) fn matches_intent(
     config: &ProvisionerConfig,
     created: Option<&CreatedVolume>,
 ) -> bool {
+    let handle = |handle: &str| pv.csi_source().is_some_and(|csi| csi.volume_handle == handle);
+    is_for_intent(pv, intent, config)
+        && created.is_none_or(|created| handle(&handle_in_pv(intent, created, config)))
+}
+
+/// Whether an existing PersistentVolume may be the intent's although its handle differs: that of an in-tree volume is
+/// translated from its source, labels and annotations, and admission webhooks or users may have changed these.
+pub(crate) fn may_be_of_intent(pv: &PersistentVolume, intent: &Intent, config: &ProvisionerConfig) -> bool {
+    is_of_in_tree_class(intent) && is_for_intent(pv, intent, config)
+}
+
+/// Whether an existing PersistentVolume is for the intent's claim and this driver.
+fn is_for_intent(pv: &PersistentVolume, intent: &Intent, config: &ProvisionerConfig) -> bool {
     let claim = &intent.claim;
     let for_claim = pv.spec.claim_ref.as_ref().is_some_and(|reference| {
         reference.uid == claim.uid && reference.name == claim.name && reference.namespace == claim.namespace
     });
-    let handle = |handle: &str| pv.csi_source().is_some_and(|csi| csi.volume_handle == handle);
     let for_driver = match is_of_in_tree_class(intent) {
         true => pv.is_migrated_to(&config.driver),
         false => pv.is_for_driver(&config.driver),
     };
-    for_claim && for_driver && created.is_none_or(|created| handle(&handle_in_pv(intent, created, config)))
+    for_claim && for_driver
 }
 
 #[cfg(test)]
