@@ -7,8 +7,10 @@
 
 mod decide;
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use wharf_model::panics::catch;
 
 use crate::access::User;
@@ -157,6 +159,9 @@ struct NamespaceController<'a> {
     api: &'a Api,
     /// Namespaces by name.
     retry_loop: RetryLoop<String>,
+    /// When the default objects of a namespace were last repaired, within [`RETRY_DELAY`]. Another writer may undo each
+    /// repair at once, and its write is the next event.
+    repaired: BTreeMap<String, Instant>,
 }
 
 impl<'a> NamespaceController<'a> {
@@ -170,7 +175,7 @@ impl<'a> NamespaceController<'a> {
                 .iter()
                 .filter_map(|entry| Some(entry.key.rsplit('/').next()?.to_owned()))
                 .collect();
-            return Some(Self { api, retry_loop: RetryLoop::new(watch, due) });
+            return Some(Self { api, retry_loop: RetryLoop::new(watch, due), repaired: BTreeMap::new() });
         }
     }
 
@@ -198,7 +203,15 @@ impl<'a> NamespaceController<'a> {
         let admin = User::admin();
         match decide(&view, self.api.now()) {
             Step::Idle => Ok(()),
-            Step::EnsureDefaults => ensure_defaults(self.api, name).await,
+            Step::EnsureDefaults => {
+                self.repaired.retain(|_, repaired| repaired.elapsed() < RETRY_DELAY);
+                if self.repaired.contains_key(name) {
+                    self.retry_loop.retry_later(name.to_owned());
+                    return Ok(());
+                }
+                self.repaired.insert(name.to_owned(), Instant::now());
+                ensure_defaults(self.api, name).await
+            }
             Step::Delete(content) => {
                 let options =
                     DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };

@@ -89,6 +89,14 @@ pub enum TranslationError {
     /// The class has both.
     #[error("cannot simultaneously set allowed topologies and zone/zones parameters")]
     ZonesAndTopologies,
+    /// The in-tree source does not have the fields of its plugin.
+    #[error("cannot decode {field}: {error}")]
+    Source {
+        /// The field of the source.
+        field: &'static str,
+        /// What is wrong with it.
+        error: String,
+    },
     /// The volume that the driver created has no valid source.
     #[error("cannot decode the PersistentVolume to translate: {0}")]
     Volume(String),
@@ -141,9 +149,28 @@ impl Plugin {
         }
     }
 
+    /// The field of a volume that has its source.
+    pub const fn source_field(self) -> &'static str {
+        match self {
+            Self::AwsEbs => "awsElasticBlockStore",
+            Self::AzureDisk => "azureDisk",
+            Self::AzureFile => "azureFile",
+            Self::Cinder => "cinder",
+            Self::GcePd => "gcePersistentDisk",
+            Self::Portworx => "portworxVolume",
+            Self::Vsphere => "vsphereVolume",
+        }
+    }
+
     /// The plugin with this name.
     pub fn named(in_tree_name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|plugin| plugin.in_tree_name() == in_tree_name)
+    }
+
+    /// The plugin of the in-tree source that a volume of a pod or the spec of a PersistentVolume has.
+    pub fn of_source(volume: &Value) -> Option<Self> {
+        let is_set = |field: &str| volume.get(field).is_some_and(|source| !source.is_null());
+        Self::ALL.into_iter().find(|plugin| is_set(plugin.source_field()))
     }
 
     /// The plugin that a driver replaces.
@@ -154,6 +181,23 @@ impl Plugin {
     /// The class as its CSI driver expects it: parameters and allowed topologies.
     pub fn translate_class(self, class: &StorageClass) -> Result<StorageClass, TranslationError> {
         class::translate(self, class)
+    }
+
+    /// The part of a handle that all handles of the same volume have in common: a translated handle may lack the project,
+    /// have the name of its PersistentVolume, or be spelled differently. Different volumes may have the same.
+    pub fn identity(self, handle: &str) -> Cow<'_, str> {
+        match self {
+            Self::GcePd => gce_pd::disk_of(handle).into(),
+            Self::AzureFile => azure_file::share_of(handle),
+            Self::AzureDisk => handle.to_lowercase().into(),
+            Self::AwsEbs | Self::Cinder | Self::Portworx | Self::Vsphere => handle.into(),
+        }
+    }
+
+    /// Whether two handles can be of the same volume.
+    pub fn may_be_same_volume(self, one: &str, other: &str) -> bool {
+        let same_place = self != Self::GcePd || gce_pd::may_be_same_place(one, other);
+        same_place && self.identity(one) == self.identity(other)
     }
 
     /// The handle that the driver itself reports for a volume whose translated handle is incomplete. The rest is taken
@@ -224,20 +268,20 @@ pub fn to_in_tree(object: &mut Value) -> Result<(), TranslationError> {
     let had_affinity = affinity.is_some();
     let labels: Option<BTreeMap<String, String>> = decode(&object["metadata"]["labels"])?;
     let mut placement = Placement { labels: labels.unwrap_or_default(), affinity };
-    let (field, source) = match plugin {
-        Plugin::AwsEbs => ("awsElasticBlockStore", aws_ebs::to_in_tree(&csi, &mut placement)?),
-        Plugin::AzureDisk => ("azureDisk", azure_disk::to_in_tree(&csi)?),
+    let source = match plugin {
+        Plugin::AwsEbs => aws_ebs::to_in_tree(&csi, &mut placement)?,
+        Plugin::AzureDisk => azure_disk::to_in_tree(&csi)?,
         Plugin::AzureFile => {
             let (source, resource_group) = azure_file::to_in_tree(&csi)?;
             if let Some(resource_group) = resource_group {
                 object["metadata"]["annotations"][azure_file::RESOURCE_GROUP] = json!(resource_group);
             }
-            ("azureFile", source)
+            source
         }
-        Plugin::Cinder => ("cinder", cinder::to_in_tree(&csi, &mut placement)?),
-        Plugin::GcePd => ("gcePersistentDisk", gce_pd::to_in_tree(&csi, &mut placement)?),
-        Plugin::Portworx => ("portworxVolume", portworx::to_in_tree(&csi)),
-        Plugin::Vsphere => ("vsphereVolume", vsphere::to_in_tree(&csi, &mut placement)),
+        Plugin::Cinder => cinder::to_in_tree(&csi, &mut placement)?,
+        Plugin::GcePd => gce_pd::to_in_tree(&csi, &mut placement)?,
+        Plugin::Portworx => portworx::to_in_tree(&csi),
+        Plugin::Vsphere => vsphere::to_in_tree(&csi, &mut placement),
     };
     if !placement.labels.is_empty() {
         object["metadata"]["labels"] = json!(placement.labels);
@@ -247,7 +291,7 @@ pub fn to_in_tree(object: &mut Value) -> Result<(), TranslationError> {
     }
     if let Some(spec) = object["spec"].as_object_mut() {
         spec.remove("csi");
-        spec.insert(field.to_owned(), source);
+        spec.insert(plugin.source_field().to_owned(), source);
     }
     Ok(())
 }

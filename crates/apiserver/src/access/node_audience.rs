@@ -7,8 +7,11 @@
 //! pod → inline volume → CSIDriver → token requests
 //! pod → claim → volume → CSIDriver → token requests
 //! ```
+//!
+//! A volume with the source of an in-tree plugin has the CSI driver that replaces the plugin.
 
 use serde_json::Value;
+use wharf_model::migration::Plugin;
 
 use super::{Objects, items, text};
 
@@ -59,7 +62,7 @@ fn requests_token(
     } else if is_set("persistentVolumeClaim") {
         driver_of(namespace, text(volume, "/persistentVolumeClaim/claimName"), objects)?
     } else {
-        text(volume, "/csi/driver").to_owned()
+        driver_of_source(volume)
     };
     if driver.is_empty() {
         return Ok(false);
@@ -76,7 +79,16 @@ fn driver_of(namespace: &str, claim: &str, objects: &dyn Objects) -> Result<Stri
     let volume = text(&found, "/spec/volumeName");
     let found = objects.get("", "persistentvolumes", "", volume);
     let found = found.ok_or_else(|| format!("persistentvolume {volume:?} not found"))?;
-    Ok(text(&found, "/spec/csi/driver").to_owned())
+    Ok(found.get("spec").map(driver_of_source).unwrap_or_default())
+}
+
+/// The CSI driver of a source; empty if it has none.
+fn driver_of_source(volume: &Value) -> String {
+    let migrated = || Plugin::of_source(volume).map(Plugin::driver).unwrap_or_default();
+    match text(volume, "/csi/driver") {
+        "" => migrated().to_owned(),
+        driver => driver.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -104,6 +116,9 @@ mod tests {
             .with("/persistentvolumeclaims/other/theirs", claim("pv"))
             .with("/persistentvolumes//pv", json!({"spec": {"csi": {"driver": "vault.csi"}}}))
             .with("/persistentvolumes//pv-nfs", json!({"spec": {"nfs": {"server": "s"}}}))
+            .with("storage.k8s.io/csidrivers//file.csi.azure.com", driver(&["azure"]))
+            .with("/persistentvolumeclaims/ns/share", claim("pv-share"))
+            .with("/persistentvolumes//pv-share", json!({"spec": {"azureFile": {"shareName": "s"}}}))
     }
 
     fn request(audiences: &[&str], volumes: Value) -> Result<(), String> {
@@ -144,6 +159,11 @@ mod tests {
             (&["vault"], json!([claimed("bound")]), None),
             (&["vault"], json!([ephemeral("scratch")]), None),
             (&["vault"], json!([claimed("nfs")]), not_found("vault")),
+            // The driver that replaces an in-tree plugin.
+            (&["azure"], json!([claimed("share")]), None),
+            (&["azure"], json!([{"name": "v", "azureFile": {"shareName": "s"}}]), None),
+            (&["azure"], json!([{"name": "v", "azureFile": null}]), not_found("azure")),
+            (&["vault"], json!([claimed("share")]), not_found("vault")),
             (&["vault"], json!([{"name": "v", "emptyDir": {}}]), not_found("vault")),
             (
                 &["vault", "audit"],

@@ -58,6 +58,16 @@ impl Server {
     async fn with(store: store::Options, options: Options) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), store).unwrap();
+        Self::of(store, dir, options).await
+    }
+
+    /// A store in memory, for tests with a paused clock.
+    async fn in_memory(options: Options) -> Self {
+        let store = Store::in_memory(store::Options::default());
+        Self::of(store, tempfile::tempdir().unwrap(), options).await
+    }
+
+    async fn of(store: Store, dir: TempDir, options: Options) -> Self {
         let api = Api::new(store, Access::generate().unwrap(), options);
         api.prepare().await.unwrap();
         let controllers = tokio::spawn({

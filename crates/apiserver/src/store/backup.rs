@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use super::dir_lock::DirLock;
 use super::disk::{self, OpenError};
-use super::first_revision::first_revision;
 use super::{Revision, Shared};
 
 /// Why a backup failed.
@@ -55,9 +54,5 @@ pub(super) fn restore(from: &Path, dir: &Path) -> Result<Revision, RestoreError>
     if path.symlink_metadata().is_ok() {
         return Err(RestoreError::Exists(path));
     }
-    let revision = first_revision(backup.revision(), &lock);
-    // The revision acknowledged in this directory before does not apply to the restored file.
-    lock.clear().map_err(|source| RestoreError::Write(OpenError::Io { path: path.clone(), source }))?;
-    disk::create(&path, revision, backup.objects()).map_err(RestoreError::Write)?;
-    Ok(revision)
+    disk::create_in_dir(&path, &lock, backup.revision(), backup.objects()).map_err(RestoreError::Write)
 }

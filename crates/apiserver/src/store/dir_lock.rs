@@ -50,13 +50,9 @@ impl DirLock {
         std::str::from_utf8(&text).ok()?.trim_ascii_end().parse().ok()
     }
 
-    /// Records a revision. Errors are ignored: without the record, only damage detection is lost.
-    pub(super) fn acknowledge(&self, revision: Revision) {
-        let _ = self.0.write_all_at(format!("{revision:020}\n").as_bytes(), 0);
-    }
-
-    /// Clears the record for a new store.
-    pub(super) fn clear(&self) -> io::Result<()> {
-        self.0.set_len(0)
+    /// Records a revision: of a commit, or the first one of a new file before that exists. Without the record, damage
+    /// is not detected, and a new store could begin with revisions that clients know.
+    pub(super) fn acknowledge(&self, revision: Revision) -> io::Result<()> {
+        self.0.write_all_at(format!("{revision:020}\n").as_bytes(), 0)
     }
 }

@@ -113,9 +113,7 @@ impl Disk {
         let path = database_path(dir);
         let io = |source| OpenError::Io { path: path.clone(), source };
         if !path.try_exists().map_err(io)? {
-            let revision = first_revision(0, &lock);
-            lock.clear().map_err(io)?;
-            create(&path, revision, &BTreeMap::new())?;
+            create_in_dir(&path, &lock, 0, &BTreeMap::new())?;
         }
         let name = path.clone();
         let backend = Box::new(move || -> io::Result<Box<dyn StorageBackend>> {
@@ -170,7 +168,8 @@ impl Disk {
         }
         transaction.commit()?;
         if let Some(last) = writes.last() {
-            self.lock.acknowledge(last.record.event.revision);
+            // Without the record, only damage detection is lost.
+            let _ = self.lock.acknowledge(last.record.event.revision);
         }
         Ok(())
     }
@@ -203,6 +202,25 @@ pub(super) fn read_backup(path: &Path) -> Result<State, OpenError> {
     let database =
         CrashOnlyDatabase::open(Box::new(copy), false).map_err(|error| open_error(path, error.into()))?;
     load(path, &database)
+}
+
+/// Creates the store's file in its directory. `backup` is the revision of the objects; 0 if there are none. The new
+/// revision is recorded first, so that after a crash the next file begins above this one. If the file cannot be created,
+/// an earlier one may come back, so the record is what it was.
+pub(super) fn create_in_dir(
+    path: &Path,
+    lock: &DirLock,
+    backup: Revision,
+    objects: &BTreeMap<Key, StoredObject>,
+) -> Result<Revision, OpenError> {
+    let (before, revision) = (lock.acknowledged(), first_revision(backup, lock));
+    lock.acknowledge(revision).map_err(|source| OpenError::Io { path: path.into(), source })?;
+    create(path, revision, objects).inspect_err(|_| {
+        if let Some(before) = before {
+            let _ = lock.acknowledge(before); // The first error is returned.
+        }
+    })?;
+    Ok(revision)
 }
 
 /// Creates a file with these objects and no history. After a crash the file is complete or does not exist. An existing

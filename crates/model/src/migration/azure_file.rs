@@ -1,6 +1,8 @@
 //! Azure File. A volume's handle has the resource group, the storage account, the share, the volume's name and the
 //! namespace of the secret.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 use super::source::AzureFile;
@@ -74,6 +76,14 @@ pub(super) fn to_in_tree(csi: &CsiVolumeSource) -> Result<(Value, Option<String>
         source["readOnly"] = json!(true);
     }
     Ok((source, resource_group))
+}
+
+/// The storage account and the share; all of a handle that has another form.
+pub(super) fn share_of(handle: &str) -> Cow<'_, str> {
+    match handle.split('#').collect::<Vec<_>>()[..] {
+        [_, account, share, ..] => format!("{account}#{share}").to_lowercase().into(),
+        _ => handle.into(),
+    }
 }
 
 fn storage_account(secret_name: &str) -> Option<&str> {

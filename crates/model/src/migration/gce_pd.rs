@@ -89,6 +89,27 @@ pub(super) fn repair_handle(volume_handle: &str, node_id: &str) -> Result<String
     Ok(handle(project, kind, &location, disk))
 }
 
+/// The name of the disk; all of a handle that has another form.
+pub(super) fn disk_of(handle: &str) -> &str {
+    location(handle).map_or(handle, |(_, disk)| disk)
+}
+
+/// Whether neither handle has a zone or region that the other one contradicts.
+pub(super) fn may_be_same_place(one: &str, other: &str) -> bool {
+    match (location(one), location(other)) {
+        (Some(((_, UNSPECIFIED), _)) | None, _) | (_, Some(((_, UNSPECIFIED), _)) | None) => true,
+        (Some((one, _)), Some((other, _))) => one == other,
+    }
+}
+
+/// `zones` or `regions`, the zone or region, and the disk.
+fn location(handle: &str) -> Option<((&str, &str), &str)> {
+    match handle.split('/').collect::<Vec<_>>()[..] {
+        [_, _, kind, location, _, disk, ..] => Some(((kind, location), disk)),
+        _ => None,
+    }
+}
+
 fn handle(project: &str, kind: &str, location: &str, disk: &str) -> String {
     format!("projects/{project}/{kind}/{location}/disks/{disk}")
 }

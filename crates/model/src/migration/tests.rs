@@ -34,6 +34,7 @@ fn in_tree_source_is_decoded_as_source_of_its_driver() {
         let csi = volume.csi_source().unwrap();
         assert_eq!((&csi.driver[..], &csi.volume_handle[..]), (driver, handle), "{spec}");
         assert!(volume.is_migrated_to(driver) && !volume.is_for_driver(driver), "{spec}");
+        assert_eq!(Plugin::of_source(&spec), Plugin::replaced_by(driver), "{spec}");
         assert!(volume.spec.csi.is_none(), "{spec}");
     }
 }
@@ -137,4 +138,54 @@ fn incomplete_handle_is_completed_from_node_id() {
     assert_eq!(repaired(Plugin::GcePd, incomplete).unwrap(), "projects/p/zones/us-east1-b/disks/d");
     assert_eq!(repaired(Plugin::AwsEbs, "vol-1").unwrap(), "vol-1");
     assert!(repaired(Plugin::GcePd, "vol-1").is_err());
+}
+
+/// Otherwise the disk of one PersistentVolume would be deleted with another.
+#[test]
+fn handles_of_one_volume_have_the_same_identity() {
+    const GCE: &str = "projects/p/zones/us-east1-b/disks/d";
+    const URI: &str = "/subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/disks/d";
+    for (plugin, one, other, expected) in [
+        (Plugin::GcePd, GCE, GCE, true),
+        (Plugin::GcePd, GCE, "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/d", true),
+        (Plugin::GcePd, GCE, "projects/UNSPECIFIED/zones/us-east1-b/disks/d", true),
+        (Plugin::GcePd, GCE, "projects/UNSPECIFIED/zones/us-east1-c/disks/d", false),
+        (Plugin::GcePd, GCE, "projects/p/regions/us-east1/disks/d", false),
+        (Plugin::GcePd, GCE, "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/e", false),
+        (Plugin::GcePd, GCE, "d", true),
+        (Plugin::AzureFile, "g#Account#share#pv#ns", "#account#share#other#default", true),
+        (Plugin::AzureFile, "g#account#share#pv#ns", "g#account#share", true),
+        (Plugin::AzureFile, "g#account#share#pv#ns", "g#account#other#pv#ns", false),
+        (Plugin::AzureFile, "unique", "unique", true),
+        (Plugin::AzureFile, "unique", "other", false),
+        (Plugin::AzureDisk, URI, &URI.to_lowercase(), true),
+        (Plugin::AzureDisk, URI, &URI.replace("disks/d", "disks/e"), false),
+        (Plugin::AwsEbs, "vol-1", "vol-1", true),
+        (Plugin::AwsEbs, "vol-1", "vol-2", false),
+        // A path and the UUID of the same disk cannot be compared.
+        (Plugin::Vsphere, "[ds] d", "uuid", false),
+    ] {
+        assert_eq!(plugin.may_be_same_volume(one, other), expected, "{one} {other}");
+        assert_eq!(plugin.may_be_same_volume(other, one), expected, "{other} {one}");
+        assert!(!expected || plugin.identity(one) == plugin.identity(other), "{one} {other}");
+    }
+}
+
+/// A PersistentVolume that cannot be decoded would be missing for all roles, of all drivers.
+#[test]
+fn in_tree_source_of_wrong_type_is_a_translation_error() {
+    for (spec, driver) in [
+        (json!({"awsElasticBlockStore": {"volumeID": 7}}), "ebs.csi.aws.com"),
+        (json!({"gcePersistentDisk": "disk"}), "pd.csi.storage.gke.io"),
+        (json!({"cinder": {"volumeID": "c", "readOnly": "yes"}}), "cinder.csi.openstack.org"),
+        (json!({"vsphereVolume": {"volumePath": null}}), "csi.vsphere.vmware.com"),
+    ] {
+        let field = spec.as_object().unwrap().keys().next().unwrap().clone();
+        let volume = volume(spec.clone());
+        assert!(volume.is_migrated_to(driver) && volume.csi_source().is_none(), "{spec}");
+        let error = volume.translation_error().unwrap().to_string();
+        assert!(error.starts_with(&format!("cannot decode {field}: ")), "{error}");
+    }
+    let none = volume(json!({"awsElasticBlockStore": null, "cinder": {"volumeID": "c"}}));
+    assert_eq!(none.csi_source().unwrap().volume_handle, "c");
 }

@@ -74,6 +74,12 @@ pub(super) enum Refusal {
         VolumeAttachment"
     )]
     OtherDriver { volume: String, of: String, driver: String },
+    #[error(
+        "PersistentVolume {volume:?} belongs to driver {of}, so the handle of the volume that {driver} attached is \
+         unknown: make sure that it is detached from node {node} and remove finalizer {finalizer} from this \
+         VolumeAttachment"
+    )]
+    OtherDriverToDetach { volume: String, of: String, driver: String, node: String, finalizer: String },
     #[error("PersistentVolume {volume:?} not found: the volume is attached once it exists")]
     NoVolume { volume: String },
     #[error(
@@ -182,16 +188,15 @@ fn attach_step(view: &VolumeView<'_>, inputs: &AttachmentInputs) -> Result<Attac
     let name = || attachment.metadata.name.clone();
     let (spec, csi) = match source(view, attachment)? {
         Source::Missing(volume) => return Err(Refusal::NoVolume { volume }),
+        Source::OfOtherDriver { volume, of } => {
+            return Err(Refusal::OtherDriver { volume, of, driver: config.driver.clone() });
+        }
         Source::Found(spec, csi) => (spec, csi),
     };
     if let Some(volume) = &view.volume {
         let meta = &volume.metadata;
         if meta.is_deleting() {
             return Err(Refusal::VolumeDeleting { volume: meta.name.clone() });
-        }
-        if csi.driver != config.driver {
-            let (of, driver) = (csi.driver.clone(), config.driver.clone());
-            return Err(Refusal::OtherDriver { volume: meta.name.clone(), of, driver });
         }
         if let Some(patch) = add_finalizer(meta, &config.finalizer) {
             return Ok(AttachStep::AddVolumeFinalizer { attachment: name(), patch });
@@ -247,17 +252,22 @@ fn detach(view: &VolumeView<'_>, inputs: &AttachmentInputs, now: Time) -> Next {
 fn detach_step(view: &VolumeView<'_>, inputs: &AttachmentInputs) -> Result<AttachStep, Refusal> {
     let attachment = &*inputs.attachment;
     let node = || attachment.spec.node_name.clone();
+    let finalizer = || view.config.finalizer.clone();
+    let driver = || view.config.driver.clone();
     let csi = match source(view, attachment)? {
         Source::Missing(volume) => {
-            let finalizer = view.config.finalizer.clone();
-            return Err(Refusal::NoVolumeToDetach { volume, node: node(), finalizer });
+            return Err(Refusal::NoVolumeToDetach { volume, node: node(), finalizer: finalizer() });
+        }
+        Source::OfOtherDriver { volume, of } => {
+            let (driver, node, finalizer) = (driver(), node(), finalizer());
+            return Err(Refusal::OtherDriverToDetach { volume, of, driver, node, finalizer });
         }
         Source::Found(_, csi) => csi,
     };
     // Also detach from a node that is gone or whose driver is not registered any more.
     let node_id = inputs.node_id.as_deref().or_else(|| attachment.metadata.annotation(NODE_ID));
     let Some(node_id) = node_id else {
-        return Err(Refusal::NodeUnknown { node: node(), driver: view.config.driver.clone() });
+        return Err(Refusal::NodeUnknown { node: node(), driver: driver() });
     };
     Ok(AttachStep::Unpublish {
         attachment: attachment.metadata.name.clone(),
@@ -290,6 +300,11 @@ fn release_volume(view: &VolumeView<'_>) -> Option<AttachStep> {
 enum Source<'a> {
     /// The PersistentVolume with this name does not exist.
     Missing(String),
+    /// The PersistentVolume belongs to another driver, for which this handle may name another volume.
+    OfOtherDriver {
+        volume: String,
+        of: String,
+    },
     Found(&'a PersistentVolumeSpec, &'a CsiVolumeSource),
 }
 
@@ -308,7 +323,12 @@ fn source<'a>(view: &'a VolumeView<'_>, attachment: &'a VolumeAttachment) -> Res
         },
     };
     match &spec.csi {
-        Some(csi) => Ok(Source::Found(spec, csi)),
+        Some(csi) => match &source.persistent_volume_name {
+            Some(name) if csi.driver != view.config.driver => {
+                Ok(Source::OfOtherDriver { volume: name.clone(), of: csi.driver.clone() })
+            }
+            _ => Ok(Source::Found(spec, csi)),
+        },
         None => Err(Refusal::NotCsi { driver: view.config.driver.clone() }),
     }
 }

@@ -193,11 +193,16 @@ fn reconcile_pv(view: &ProvisionView<'_>, pv: &PersistentVolume, now: Time) -> P
 }
 
 /// A PersistentVolume with the intent's name exists. If it is not the intent's, no object refers to the volume that
-/// the driver may have created for the intent: repeat the call to find it, then delete it.
+/// the driver may have created for the intent: repeat the call to find it, then delete it. A volume that the
+/// PersistentVolume may have is kept.
 fn finish_intent(view: &ProvisionView<'_>, pv: &PersistentVolume, intent: &Arc<Intent>) -> ProvisionStep {
     let created = view.state.created();
     if volume::matches_intent(pv, intent, view.config, created.map(|created| &**created)) {
         return ProvisionStep::FinishIntent { intent: Arc::clone(intent), handle_owner: None };
+    }
+    if volume::may_be_of_intent(pv, intent, view.config) {
+        let handle_owner = Some(pv.metadata.name.clone());
+        return ProvisionStep::FinishIntent { intent: Arc::clone(intent), handle_owner };
     }
     match (&view.state.outcome, created) {
         (None, _) if !view.state.create_unsent => {

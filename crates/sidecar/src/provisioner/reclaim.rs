@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use wharf_model::migration::{self, TranslationError};
+use wharf_model::migration::{self, Plugin, TranslationError};
 use wharf_model::names::{annotation, finalizer};
 use wharf_model::parameters::{ParameterError, provisioner_secret};
 use wharf_model::secrets::{DeletionSecret, TemplateError, deletion_secret};
@@ -24,6 +24,9 @@ mod tests;
 
 pub(crate) use act::{ReclaimOutcome, act, secrets};
 
+/// The names of all in-tree plugins begin with it.
+const IN_TREE_PREFIX: &str = "kubernetes.io/";
+
 /// A PersistentVolume and everything that its next step depends on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReclaimView<'a> {
@@ -33,7 +36,8 @@ pub(crate) struct ReclaimView<'a> {
     pub(crate) driver: &'a str,
     /// The VolumeAttachments that refer to it. Empty if the driver does not attach volumes.
     pub(crate) attached: &'a [String],
-    /// The driver's PersistentVolumes with the same handle.
+    /// The driver's PersistentVolumes that have or may have the same volume: those with the same handle, and those of a
+    /// migrated plugin with another handle for what may be the same disk.
     pub(crate) siblings: &'a [Arc<PersistentVolume>],
     /// With node deployment, the node whose volumes this process manages.
     pub(crate) node: Option<&'a LocalNode>,
@@ -95,10 +99,14 @@ pub(crate) enum BlockedBy {
 /// Why a volume cannot be deleted now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DeleteProblem {
-    #[error("failed to translate in tree pv to CSI: {0}")]
+    #[error(
+        "failed to translate in tree pv to CSI: {0}; to keep the volume and release the object, set \
+         persistentVolumeReclaimPolicy to Retain"
+    )]
     NotTranslatable(TranslationError),
     #[error(
-        "it is marked as migrated to the driver, but its source is none that can be translated for a CSI driver"
+        "it is marked as migrated to the driver, but its source is none that can be translated for a CSI driver; to \
+         keep the volume and release the object, set persistentVolumeReclaimPolicy to Retain"
     )]
     NoSource,
     #[error("failed to translate StorageClass {class} for the driver: {source}")]
@@ -106,8 +114,8 @@ pub(crate) enum DeleteProblem {
     #[error("it has no volume handle, so there is no volume that the driver could delete")]
     NoHandle,
     #[error(
-        "PersistentVolume {by} has the same volume handle {handle:?} and would lose its data: delete it first, or \
-         set this one's persistentVolumeReclaimPolicy to Retain"
+        "the volume with handle {handle:?} is or may be that of PersistentVolume {by}, too, which would lose its data: \
+         delete that object first, or set this one's persistentVolumeReclaimPolicy to Retain"
     )]
     Shared { handle: String, by: String },
     #[error("cannot determine the deletion secret from StorageClass {class}: {source}")]
@@ -153,17 +161,26 @@ pub(crate) fn decide(view: &ReclaimView<'_>) -> ReclaimStep {
 }
 
 /// Whether this driver provisioned the volume or may delete it. A volume that an in-tree plugin provisioned has to be
-/// marked as migrated to this driver, which the volume binder does.
+/// marked as migrated to this driver, which the volume binder does, and its source and its provisioner have to be those
+/// of the plugin that this driver replaces: annotations alone prove nothing, since users may write them.
 fn is_own(volume: &PersistentVolume, driver: &str) -> bool {
     let annotation_value = |key| volume.metadata.annotation(key);
     let provisioned_by = annotation_value(annotation::PROVISIONED_BY);
     let migrated = annotation_value(annotation::MIGRATED_TO) == Some(driver);
     let provisioned_by_other =
         provisioned_by.is_some_and(|provisioned_by| provisioned_by != driver) && !migrated;
-    match &volume.spec.csi {
-        Some(csi) => csi.driver == driver && !provisioned_by_other,
-        None if provisioned_by == Some(driver) => volume.is_migrated_to(driver),
-        None => migrated && provisioned_by.is_some(),
+    match (&volume.spec.csi, &volume.spec.migrated) {
+        (Some(csi), _) => csi.driver == driver && !provisioned_by_other,
+        (None, Some(source)) => {
+            let by_plugin = migrated && provisioned_by == Some(source.plugin.in_tree_name());
+            source.plugin.driver() == driver && (by_plugin || provisioned_by == Some(driver))
+        }
+        // No source that the driver could delete: the volume is only reported.
+        (None, None) => {
+            let in_tree = provisioned_by.filter(|name| name.starts_with(IN_TREE_PREFIX));
+            let plugin = |name| Plugin::named(name).is_none_or(|plugin| plugin.driver() == driver);
+            migrated && in_tree.is_some_and(plugin)
+        }
     }
 }
 
@@ -189,11 +206,15 @@ fn delete(view: &ReclaimView<'_>, csi: &CsiVolumeSource) -> ReclaimStep {
     }
     // If several PersistentVolumes with the same handle all have to be deleted, the last one by name deletes the
     // driver's volume, after the others are gone; they skip DeleteVolume. So each waits for its own attachments, and
-    // the volume for all of them.
+    // the volume for all of them. If the handles differ, they may be of different volumes: none is skipped, and
+    // deleting a volume that is gone succeeds.
+    let has_same_handle = |other: &&Arc<PersistentVolume>| {
+        other.csi_source().is_some_and(|other| other.volume_handle == csi.volume_handle)
+    };
     match deleting.iter().map(|other| &other.metadata.name).min() {
         Some(first) if *first < meta.name => return ReclaimStep::Wait(BlockedBy::Sibling(first.clone())),
-        Some(_) => return remove_object(meta),
-        None => {}
+        Some(_) if deleting.iter().any(has_same_handle) => return remove_object(meta),
+        _ => {}
     }
     match secret(view) {
         Ok(secret) => ReclaimStep::DeleteVolume { handle: csi.volume_handle.clone(), secret },

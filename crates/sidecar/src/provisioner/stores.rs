@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use wharf_cluster::indexes::{ATTACHMENTS_BY_VOLUME, VOLUMES_BY_HANDLE, handle_key};
 use wharf_cluster::{Cluster, Store, WatchOptions};
+use wharf_model::migration::Plugin;
 use wharf_model::names::annotation;
 use wharf_model::topology::{self, Segments, TopologyError};
+use wharf_model::volume::CsiVolumeSource;
 use wharf_model::{
     CSINode, Key, Node, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment,
 };
@@ -24,8 +26,8 @@ const BY_VOLUME: &str = "provisioner/volume";
 const BY_CLASS: &str = "provisioner/class";
 /// Unbound claims, by the driver that is to provision them.
 const BY_DRIVER: &str = "provisioner/driver";
-/// Volumes with a translated in-tree source, by driver and handle.
-const BY_MIGRATED_HANDLE: &str = "provisioner/migrated-handle";
+/// Volumes of drivers that replace an in-tree plugin, by driver and identity of the handle.
+const BY_IDENTITY: &str = "provisioner/identity";
 /// CSINodes, by the drivers that have topology keys there.
 const BY_KEYS: &str = "provisioner/keys";
 
@@ -70,9 +72,13 @@ impl Stores {
         protection::index(&claims);
         let volumes = cluster.store::<PersistentVolume>(WatchOptions::default());
         volumes.share_index(&VOLUMES_BY_HANDLE);
-        volumes.add_index(BY_MIGRATED_HANDLE, |volume| {
-            let translated = volume.spec.migrated.as_ref().and_then(|_| volume.csi_source());
-            translated.map(|csi| handle_key(&csi.driver, &csi.volume_handle)).into_iter().collect()
+        volumes.add_index(BY_IDENTITY, |volume| {
+            let csi = volume.csi_source();
+            let plugin = csi.and_then(|csi| Some((csi, Plugin::replaced_by(&csi.driver)?)));
+            let key = |(csi, plugin): (&CsiVolumeSource, Plugin)| {
+                handle_key(&csi.driver, &plugin.identity(&csi.volume_handle))
+            };
+            plugin.map(key).into_iter().collect()
         });
         let attachments = config.capabilities.publish_unpublish_volume.then(|| {
             let attachments = cluster.store::<VolumeAttachment>(WatchOptions::default());
@@ -196,17 +202,23 @@ impl Stores {
         }
     }
 
-    /// The volumes with the same handle, including this one.
+    /// The PersistentVolumes that may have the same volume, including this one.
     pub(crate) fn siblings(&self, volume: &PersistentVolume) -> Vec<Arc<PersistentVolume>> {
         let own = volume.csi_source().filter(|csi| csi.driver == self.config.driver);
         own.map(|csi| self.with_handle(&csi.volume_handle)).unwrap_or_default()
     }
 
-    /// The driver's volumes with this handle, also those with an in-tree source.
+    /// The driver's PersistentVolumes that may have the volume with this handle. Those with an in-tree source may have
+    /// another handle for it.
     fn with_handle(&self, handle: &str) -> Vec<Arc<PersistentVolume>> {
-        let key = handle_key(&self.config.driver, handle);
-        let mut volumes = self.volumes.find(&VOLUMES_BY_HANDLE, &key);
-        volumes.extend(self.volumes.by_index(BY_MIGRATED_HANDLE, &key));
+        let driver = &self.config.driver;
+        let Some(plugin) = Plugin::replaced_by(driver) else {
+            return self.volumes.find(&VOLUMES_BY_HANDLE, &handle_key(driver, handle));
+        };
+        let mut volumes = self.volumes.by_index(BY_IDENTITY, &handle_key(driver, &plugin.identity(handle)));
+        volumes.retain(|volume| {
+            volume.csi_source().is_some_and(|csi| plugin.may_be_same_volume(handle, &csi.volume_handle))
+        });
         volumes
     }
 
@@ -313,39 +325,89 @@ impl Nodes for StoredNodes {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::provisioner::testing;
+
+    /// Stores of a driver, with these volumes.
+    async fn stores_with(driver: &str, volumes: Value) -> Stores {
+        let context = testing::context(move |_, path, _| {
+            let items = if path.ends_with("/persistentvolumes") { volumes.clone() } else { json!([]) };
+            (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}))
+        });
+        let config = ProvisionerConfig { driver: driver.into(), ..testing::config() };
+        let stores = Stores::watch(&context.cluster, &Arc::new(config));
+        stores.synced().await;
+        stores
+    }
+
+    fn volume(name: &str, spec: Value) -> Value {
+        json!({"metadata": {"name": name, "uid": name, "resourceVersion": "1"}, "spec": spec})
+    }
+
+    fn siblings(stores: &Stores, name: &str) -> Vec<String> {
+        let volume = stores.volumes.get(&Key::cluster(name)).unwrap();
+        let mut names: Vec<_> =
+            stores.siblings(&volume).iter().map(|volume| volume.metadata.name.clone()).collect();
+        names.sort();
+        names
+    }
 
     /// Otherwise a volume would be deleted that another PersistentVolume refers to.
     #[tokio::test]
     async fn volumes_are_siblings_if_translated_handle_is_the_same() {
         const EBS: &str = "ebs.csi.aws.com";
-        let volume = |name: &str, spec| json!({"metadata": {"name": name, "uid": name, "resourceVersion": "1"}, "spec": spec});
         let volumes = json!([
             volume("csi", json!({"csi": {"driver": EBS, "volumeHandle": "vol-1"}})),
             volume("in-tree", json!({"awsElasticBlockStore": {"volumeID": "aws://z/vol-1"}})),
             volume("other", json!({"awsElasticBlockStore": {"volumeID": "vol-2"}})),
             volume("cinder", json!({"cinder": {"volumeID": "vol-1"}})),
         ]);
-        let context = testing::context(move |_, path, _| {
-            let items = if path.ends_with("/persistentvolumes") { volumes.clone() } else { json!([]) };
-            (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}))
-        });
-        let config = ProvisionerConfig { driver: EBS.into(), ..testing::config() };
-        let stores = Stores::watch(&context.cluster, &Arc::new(config));
-        stores.synced().await;
-        let siblings = |name: &str| {
-            let volume = stores.volumes.get(&Key::cluster(name)).unwrap();
-            let mut names: Vec<_> =
-                stores.siblings(&volume).iter().map(|volume| volume.metadata.name.clone()).collect();
-            names.sort();
-            names
-        };
-        assert_eq!(siblings("csi"), ["csi", "in-tree"]);
-        assert_eq!(siblings("in-tree"), ["csi", "in-tree"]);
-        assert_eq!(siblings("other"), ["other"]);
-        assert_eq!(siblings("cinder"), [""; 0]);
+        let stores = stores_with(EBS, volumes).await;
+        assert_eq!(siblings(&stores, "csi"), ["csi", "in-tree"]);
+        assert_eq!(siblings(&stores, "in-tree"), ["csi", "in-tree"]);
+        assert_eq!(siblings(&stores, "other"), ["other"]);
+        assert_eq!(siblings(&stores, "cinder"), [""; 0]);
+    }
+
+    /// The handle of an in-tree volume lacks the project, has the name of its PersistentVolume, or is spelled
+    /// differently.
+    #[tokio::test]
+    async fn volumes_are_siblings_if_different_handles_are_of_one_disk() {
+        const GCE: &str = "pd.csi.storage.gke.io";
+        let csi = |handle: &str| json!({"csi": {"driver": GCE, "volumeHandle": handle}});
+        let volumes = json!([
+            volume("csi", csi("projects/p/zones/us-east1-b/disks/d")),
+            volume("in-tree", json!({"gcePersistentDisk": {"pdName": "d"}})),
+            volume("zone", csi("projects/p/zones/us-east1-c/disks/d")),
+            volume("other", json!({"gcePersistentDisk": {"pdName": "e"}})),
+        ]);
+        let stores = stores_with(GCE, volumes).await;
+        assert_eq!(siblings(&stores, "csi"), ["csi", "in-tree"]);
+        assert_eq!(siblings(&stores, "in-tree"), ["csi", "in-tree", "zone"]);
+        assert_eq!(siblings(&stores, "other"), ["other"]);
+
+        let share = |secret: &str| json!({"azureFile": {"secretName": secret, "shareName": "f", "secretNamespace": "n"}});
+        let native = json!({"csi": {"driver": "file.csi.azure.com", "volumeHandle": "g#a#f#x"}});
+        let volumes = json!([
+            volume("one", share("azure-storage-account-a-secret")),
+            volume("two", share("azure-storage-account-a-secret")),
+            volume("csi", native),
+            volume("other", share("azure-storage-account-b-secret")),
+        ]);
+        let stores = stores_with("file.csi.azure.com", volumes).await;
+        assert_eq!(siblings(&stores, "one"), ["csi", "one", "two"]);
+        assert_eq!(siblings(&stores, "other"), ["other"]);
+
+        let volumes = json!([
+            volume("in-tree", json!({"azureDisk": {"diskURI": "/subscriptions/S/disks/D"}})),
+            volume(
+                "csi",
+                json!({"csi": {"driver": "disk.csi.azure.com", "volumeHandle": "/subscriptions/s/disks/d"}})
+            ),
+        ]);
+        let stores = stores_with("disk.csi.azure.com", volumes).await;
+        assert_eq!(siblings(&stores, "in-tree"), ["csi", "in-tree"]);
     }
 }

@@ -197,10 +197,6 @@ pub(crate) fn matches_intent(
     created: Option<&CreatedVolume>,
 ) -> bool {
     let handle = |handle: &str| pv.csi_source().is_some_and(|csi| csi.volume_handle == handle);
-    let for_driver = match is_of_in_tree_class(intent) {
-        true => pv.is_migrated_to(&config.driver),
-        false => pv.is_for_driver(&config.driver),
-    };
     let is_same = match (created, &config.node) {
         (Some(created), _) => handle(&handle_in_pv(intent, created, config)),
         (None, Some(node)) => {
@@ -209,7 +205,22 @@ pub(crate) fn matches_intent(
         }
         (None, None) => true,
     };
-    is_for_claim(pv, intent) && for_driver && is_same
+    is_for_intent(pv, intent, config) && is_same
+}
+
+/// Whether an existing PersistentVolume may be the intent's although its handle differs: that of an in-tree volume is
+/// translated from its source, labels and annotations, and admission webhooks or users may have changed these.
+pub(crate) fn may_be_of_intent(pv: &PersistentVolume, intent: &Intent, config: &ProvisionerConfig) -> bool {
+    is_of_in_tree_class(intent) && is_for_intent(pv, intent, config)
+}
+
+/// Whether an existing PersistentVolume is for the intent's claim and this driver.
+fn is_for_intent(pv: &PersistentVolume, intent: &Intent, config: &ProvisionerConfig) -> bool {
+    let for_driver = match is_of_in_tree_class(intent) {
+        true => pv.is_migrated_to(&config.driver),
+        false => pv.is_for_driver(&config.driver),
+    };
+    is_for_claim(pv, intent) && for_driver
 }
 
 /// Whether a PersistentVolume refers to the intent's claim.

@@ -311,6 +311,22 @@ async fn changed_root_ca_config_map_is_restored() {
     }
 }
 
+/// Otherwise the two writers would use the server without a pause.
+#[tokio::test(start_paused = true)]
+async fn root_ca_config_map_that_another_writer_changes_back_is_repaired_once_per_second() {
+    let server = Server::in_memory(with_ca("a certificate")).await;
+    let path = root_ca("default");
+    let mut repairs = 0;
+    for _ in 0..5000 {
+        if server.get(&path).await.body["data"]["ca.crt"] == "a certificate" {
+            repairs += 1;
+            server.request("PATCH", &path, MERGE, json!({"data": {"ca.crt": "another"}})).await;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    assert!((4..=7).contains(&repairs), "{repairs}");
+}
+
 /// The server starts with another CA than the one that its store has published.
 #[tokio::test]
 async fn new_ca_is_published_before_the_first_request() {

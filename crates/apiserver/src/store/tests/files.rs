@@ -193,6 +193,33 @@ async fn new_store_begins_above_all_revisions_of_a_lost_one() {
     }
 }
 
+/// The clock was set back, so that it is no lower limit.
+#[tokio::test]
+async fn acknowledged_revision_is_kept_if_the_file_cannot_be_created() {
+    let (store, backups) = open(NO_SYNC);
+    let backup = backups.path().join("backup");
+    store.backup(&backup).await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (path, partial) = (dir.path().join("store.redb"), dir.path().join("store.redb.partial"));
+    let mut acknowledged: Revision = 1 << 52;
+    fs::write(dir.path().join("store.lock"), format!("{acknowledged:020}\n")).unwrap();
+    for round in 0..2 {
+        fs::create_dir(&partial).unwrap();
+        Store::open(dir.path(), NO_SYNC).unwrap_err();
+        Store::restore(&backup, dir.path()).unwrap_err();
+        let recorded = fs::read_to_string(dir.path().join("store.lock")).unwrap();
+        assert_eq!(recorded, format!("{acknowledged:020}\n"), "an earlier file can come back");
+        fs::remove_dir(&partial).unwrap();
+        if round == 1 {
+            Store::restore(&backup, dir.path()).unwrap();
+        }
+        let revision = Store::open(dir.path(), NO_SYNC).unwrap().stats().revision;
+        assert!(revision > acknowledged, "{round}: {revision} {acknowledged}");
+        acknowledged = revision;
+        fs::remove_file(&path).unwrap();
+    }
+}
+
 #[tokio::test]
 async fn restored_backup_continues_above_all_seen_revisions() {
     let (store, dir) = open(NO_SYNC);

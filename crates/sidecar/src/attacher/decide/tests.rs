@@ -552,3 +552,23 @@ fn in_tree_volume_of_another_driver_is_refused() {
          d.test: delete the VolumeAttachment",
     );
 }
+
+/// Otherwise the driver would detach its own volume of that handle.
+#[test]
+fn volume_of_another_driver_is_not_detached() {
+    let deleting = || vec![prepared("a", "n1", json!({"metadata.deletionTimestamp": DELETED}))];
+    for (volume, of) in [
+        (in_tree(json!({"volumeID": "vol-1"})), EBS),
+        (volume(json!({"spec.csi.driver": "e.test"})), "e.test"),
+    ] {
+        expect(
+            volume,
+            deleting(),
+            &format!(
+                "refuse a Detach: PersistentVolume \"v\" belongs to driver {of}, so the handle of the volume that \
+                 d.test attached is unknown: make sure that it is detached from node n1 and remove finalizer \
+                 {FINALIZER} from this VolumeAttachment"
+            ),
+        );
+    }
+}

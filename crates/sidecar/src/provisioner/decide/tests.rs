@@ -427,6 +427,45 @@ fn volume_of_in_tree_class_is_saved_with_in_tree_source_and_then_recognised() {
     }
 }
 
+/// The handle of an in-tree volume depends on its labels. Otherwise the disk of a bound volume would be deleted.
+#[test]
+fn created_volume_is_kept_if_in_tree_pv_of_its_claim_was_changed() {
+    const GCE: &str = "pd.csi.storage.gke.io";
+    let mut scene = in_tree_scene(json!({}));
+    scene.config.driver = GCE.into();
+    scene.config.capabilities.topology = false;
+    scene.claim = Some(claim(json!({
+        "metadata": {"annotations": {"volume.kubernetes.io/storage-provisioner": GCE}},
+    })));
+    scene.class = Some(class(json!({"provisioner": "kubernetes.io/gce-pd"})));
+    scene.intent = Some(Arc::new(scene.written()));
+    scene.state.outcome = created_outcome(CreatedVolume {
+        handle: "projects/p/zones/us-east1-b/disks/pvc-u1".into(),
+        ..created()
+    });
+    let ProvisionStep::SavePv { object, .. } = scene.step() else { panic!("{:?}", scene.step()) };
+    assert_eq!(object["spec"]["gcePersistentDisk"], json!({"pdName": "pvc-u1"}));
+    let mut step_with = |patch: Value| {
+        scene.pv = Some(serde_json::from_value(with(object.clone(), &patch)).unwrap());
+        scene.step()
+    };
+    let finished = |step: &ProvisionStep, expected: Option<&str>| match step {
+        ProvisionStep::FinishIntent { handle_owner, .. } => handle_owner.as_deref() == expected,
+        _ => false,
+    };
+    let zones = |zones: &str| json!({"metadata": {"labels": {"topology.kubernetes.io/zone": zones}}});
+    let step = step_with(json!({}));
+    assert!(finished(&step, None), "{step:?}");
+    // Another handle; none, since the zones are in several regions.
+    for patch in [zones("us-east1-b"), zones("us-east1-b__europe-west1-b")] {
+        let step = step_with(patch.clone());
+        assert!(finished(&step, Some(VOLUME)), "{patch}: {step:?}");
+    }
+    // The PersistentVolume of another claim of the name: no object refers to the created volume.
+    let step = step_with(with(zones("us-east1-b"), &json!({"spec": {"claimRef": {"uid": "u2"}}})));
+    assert!(matches!(step, ProvisionStep::DeleteCreated { .. }), "{step:?}");
+}
+
 /// Upstream calls the driver again and again, and leaks the volume if the claim is deleted.
 #[test]
 fn volume_that_cannot_get_in_tree_source_is_deleted() {

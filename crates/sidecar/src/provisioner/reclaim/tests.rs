@@ -297,11 +297,11 @@ fn node_deployment_deletes_only_own_volumes() {
 fn shared_handle_blocks_deletion_until_last_pv() {
     let shared =
         |by: &str| ReclaimStep::Refuse(DeleteProblem::Shared { handle: "v-1".to_owned(), by: by.to_owned() });
-    let other = |name: &str, path: &str, value: Value| {
-        let mut other = volume(name);
+    let with = |mut other: Value, path: &str, value: Value| {
         set(&mut other, path, value);
         other
     };
+    let other = |name: &str, path: &str, value: Value| with(volume(name), path, value);
     let wait = |name: &str| ReclaimStep::Wait(BlockedBy::Sibling(name.to_owned()));
     let (bound, retained) = ("/status/phase", "/spec/persistentVolumeReclaimPolicy");
     for (scene, expected) in [
@@ -344,6 +344,16 @@ fn shared_handle_blocks_deletion_until_last_pv() {
         ),
     ] {
         assert_eq!(scene.decide(), expected, "{} {:?}", scene.volume, scene.siblings);
+    }
+    // A sibling with another handle may have another volume: it does not delete this one.
+    let other_handle = |name: &str| other(name, "/spec/csi/volumeHandle", json!("V-1"));
+    for (scene, expected) in [
+        (released().with_sibling(other_handle("z")), delete()),
+        (released().with_sibling(other_handle("a")), wait("a")),
+        (released().with_sibling(other_handle("y")).with_sibling(volume("z")), ReclaimStep::DeleteObject),
+        (released().with_sibling(with(other_handle("z"), bound, json!("Bound"))), shared("z")),
+    ] {
+        assert_eq!(scene.decide(), expected, "{:?}", scene.siblings);
     }
     // Each waits for its own attachments first.
     let attached = Scene { attached: vec!["csi-1".to_owned()], ..released().with_sibling(volume("z")) };
@@ -399,6 +409,31 @@ fn released_in_tree_volume_is_deleted_by_driver_that_replaces_its_plugin() {
     assert_eq!(step_of(&retained, &ebs, None), ReclaimStep::RemoveFinalizer);
 }
 
+/// Otherwise the driver would get the handle of another driver's volume, and could delete its own volume of that handle.
+#[test]
+fn in_tree_volume_of_another_plugin_or_provisioner_is_ignored() {
+    const EBS: &str = "ebs.csi.aws.com";
+    let ebs_source = || json!({"awsElasticBlockStore": {"volumeID": "vol-1"}});
+    let delete = ReclaimStep::DeleteVolume { handle: "vol-1".to_owned(), secret: None };
+    for (source, provisioned_by, expected) in [
+        (ebs_source(), "kubernetes.io/aws-ebs", delete.clone()),
+        (ebs_source(), EBS, delete),
+        (ebs_source(), "kubernetes.io/cinder", idle(IdleReason::NotOurs)),
+        (ebs_source(), "other.driver", idle(IdleReason::NotOurs)),
+        (json!({"cinder": {"volumeID": "vol-1"}}), "kubernetes.io/aws-ebs", idle(IdleReason::NotOurs)),
+        (json!({"cinder": {"volumeID": "vol-1"}}), "kubernetes.io/cinder", idle(IdleReason::NotOurs)),
+        (json!({"cinder": {"volumeID": "vol-1"}}), EBS, idle(IdleReason::NotOurs)),
+        // No CSI driver replaces this plugin.
+        (json!({"rbd": {"image": "i"}}), "kubernetes.io/rbd", ReclaimStep::Refuse(DeleteProblem::NoSource)),
+        (json!({"rbd": {"image": "i"}}), "kubernetes.io/cinder", idle(IdleReason::NotOurs)),
+        (json!({"rbd": {"image": "i"}}), "other.driver", idle(IdleReason::NotOurs)),
+    ] {
+        let (mut volume, ebs) = in_tree(EBS, source.clone());
+        volume["metadata"]["annotations"][annotation::PROVISIONED_BY] = json!(provisioned_by);
+        assert_eq!(step_of(&volume, &ebs, None), expected, "{source} {provisioned_by}");
+    }
+}
+
 #[test]
 fn in_tree_volume_that_cannot_be_translated_is_not_deleted() {
     let (volume, azure) =
@@ -408,11 +443,18 @@ fn in_tree_volume_that_cannot_be_translated_is_not_deleted() {
     assert_eq!(
         problem.to_string(),
         "failed to translate in tree pv to CSI: Azure disks of kind \"Dedicated\" are not supported by the CSI driver, \
-         which supports only Managed"
+         which supports only Managed; to keep the volume and release the object, set persistentVolumeReclaimPolicy to \
+         Retain"
     );
     // A plugin without translation, such as the one for Ceph RBD.
-    let (volume, _) = in_tree(&azure, json!({"rbd": {"image": "i"}}));
-    assert_eq!(step_of(&volume, &azure, None), ReclaimStep::Refuse(DeleteProblem::NoSource));
+    let (rbd, _) = in_tree(&azure, json!({"rbd": {"image": "i"}}));
+    assert_eq!(step_of(&rbd, &azure, None), ReclaimStep::Refuse(DeleteProblem::NoSource));
+    assert!(DeleteProblem::NoSource.to_string().ends_with("set persistentVolumeReclaimPolicy to Retain"));
+    // The way out that both messages name.
+    for mut volume in [volume, rbd] {
+        set(&mut volume, "/spec/persistentVolumeReclaimPolicy", json!("Retain"));
+        assert_eq!(step_of(&volume, &azure, None), ReclaimStep::RemoveFinalizer, "{volume}");
+    }
 }
 
 #[test]
