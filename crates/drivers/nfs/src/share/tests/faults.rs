@@ -20,6 +20,8 @@ pub(crate) enum Fault {
     After,
     /// The call takes effect, and a retransmission reports EEXIST or ENOENT.
     LostReply,
+    /// The call takes effect, and reports that the share is full, as a server can when it writes what it has buffered.
+    Full,
 }
 
 /// The real operations with one fault.
@@ -83,6 +85,10 @@ impl FaultyFiles {
                 self.dead.store(true, Ordering::Relaxed);
                 let _ = call(&self.files);
                 Err(killed())
+            }
+            (Fault::Full, _) => {
+                call(&self.files)?;
+                Err(io::ErrorKind::StorageFull.into())
             }
             (Fault::LostReply, None) => call(&self.files),
             (Fault::LostReply, Some(kind)) => {
