@@ -96,7 +96,9 @@ impl Share {
             VolumeState::Ready => Ok(false),
             VolumeState::Deleting { .. } => self.finish_delete(slot).map(|()| true),
             VolumeState::Creating if !self.is_abandoned(&self.record_file(slot), now)? => Ok(false),
-            VolumeState::Creating if self.job_is_alive(&JobKey::Volume(volume.handle.clone()))? => Ok(false),
+            VolumeState::Creating if self.job_is_alive(&JobKey::Volume(volume.handle.clone()), now)? => {
+                Ok(false)
+            }
             VolumeState::Creating => {
                 let directory = self.read_record::<DirectoryRecord>(volume.path.as_str())?;
                 let in_place = matches!(

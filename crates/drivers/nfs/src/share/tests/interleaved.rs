@@ -10,12 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::snapshots::{copied_snapshot, create_snapshot, snapshot};
 use super::support::{Fixture, create, delete, environment, purge, recover, volume};
 use crate::parameters::OnDelete;
 use crate::share::files::{Entry, LinuxFiles, RemovedEntries, ShareFiles};
 use crate::share::record::{VolumeRecord, VolumeState};
+use crate::share::snapshot_record::SnapshotFormat;
 use crate::share::store::Swap;
-use crate::share::{CapacityInfo, CreateVolume, Request, Share, ShareError};
+use crate::share::{CapacityInfo, CreateSnapshot, CreateVolume, Request, Share, ShareError};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -219,25 +221,37 @@ const PARENT_CASES: &[Case] = &[Case {
     keeps: &[],
 }];
 
+/// A share whose call `at` waits for what another controller does meanwhile.
+fn hooked(
+    fixture: &Arc<Fixture>,
+    at: u64,
+    kill_after: Option<u64>,
+    meanwhile: fn(&Fixture),
+    grace: Duration,
+) -> (Arc<HookedFiles>, Share) {
+    let fast = fixture.clone();
+    let files = Arc::new(HookedFiles {
+        files: LinuxFiles::open(&fixture.root()).unwrap(),
+        at,
+        kill_after,
+        counting: AtomicBool::new(false),
+        calls: AtomicU64::new(0),
+        hook: Mutex::new(Some(Box::new(move || meanwhile(&fast)))),
+        reached: AtomicBool::new(false),
+    });
+    let slow = Share::with_files(files.clone(), environment(grace));
+    slow.handle(Request::ListSnapshots);
+    files.counting.store(true, Ordering::Relaxed);
+    (files, slow)
+}
+
 /// What is meanwhile created stays, and its deletion removes it without a trace.
 fn run(case: &Case, kill_after: Option<u64>) {
     for at in case.undecided.. {
         let fixture = Arc::new(Fixture::new());
         fixture.write("foreign/data", "precious");
         (case.prepare)(&fixture);
-        let (fast, meanwhile) = (fixture.clone(), case.meanwhile);
-        let files = Arc::new(HookedFiles {
-            files: LinuxFiles::open(&fixture.root()).unwrap(),
-            at,
-            kill_after,
-            counting: AtomicBool::new(false),
-            calls: AtomicU64::new(0),
-            hook: Mutex::new(Some(Box::new(move || meanwhile(&fast)))),
-            reached: AtomicBool::new(false),
-        });
-        let slow = Share::with_files(files.clone(), environment(Duration::ZERO));
-        slow.handle(Request::ListSnapshots);
-        files.counting.store(true, Ordering::Relaxed);
+        let (files, slow) = hooked(&fixture, at, kill_after, case.meanwhile, Duration::ZERO);
         let result = (case.slow)(&slow);
         if !files.reached.load(Ordering::Relaxed) {
             assert!(at > 5, "{}: {at} calls", case.name);
@@ -279,5 +293,29 @@ fn slow_controller_that_is_killed_does_not_undo_what_another_one_did() {
         for after in [0, 1, 2, 3] {
             run(case, Some(after));
         }
+    }
+}
+
+/// A copy keeps the modification time of its source.
+#[test]
+fn slow_recovery_keeps_the_content_of_a_snapshot_that_becomes_ready() {
+    fn request() -> CreateSnapshot {
+        snapshot("snap-1", "h1", SnapshotFormat::Tree)
+    }
+    for at in 0.. {
+        let fixture = Arc::new(Fixture::new());
+        fixture.create("h1", "pvc-1").unwrap();
+        let attempt = copied_snapshot(&fixture, &request());
+        assert!(fixture.share.keep_content(&attempt).unwrap());
+        fixture.age(".wharf/content");
+        let finish = |fixture: &Fixture| drop(create_snapshot(&fixture.share, &request()).unwrap());
+        let (files, slow) = hooked(&fixture, at, None, finish, Duration::from_secs(3600));
+        recover(&slow).unwrap();
+        if !files.reached.load(Ordering::Relaxed) {
+            assert!(at > 5, "{at}");
+            return;
+        }
+        let content = fixture.at(&format!(".wharf/content/{attempt}/data/file"));
+        assert!(content.exists(), "call {at}");
     }
 }
