@@ -169,6 +169,8 @@ impl Share {
                 }
                 Ok(false)
             }
+            DirectoryUse::Removed => Ok(self.is_abandoned(&self.record_file(slot), now)?
+                && matches!(self.swap_record(slot, None)?, Swap::Done(_))),
             DirectoryUse::Archive { .. } => Ok(false),
         }
     }

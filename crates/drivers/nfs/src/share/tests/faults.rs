@@ -132,6 +132,9 @@ impl ShareFiles for FaultyFiles {
     fn set_mode(&self, dir: &Path, mode: u32) -> io::Result<()> {
         self.call(None, |files| files.set_mode(dir, mode))
     }
+    fn set_mode_of(&self, dir: &Path, file_id: u64, mode: u32) -> io::Result<()> {
+        self.call(None, |files| files.set_mode_of(dir, file_id, mode))
+    }
     fn stat(&self, path: &Path) -> io::Result<Option<Entry>> {
         self.call(None, |files| files.stat(path))
     }

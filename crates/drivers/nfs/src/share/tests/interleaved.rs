@@ -17,7 +17,7 @@ use crate::share::files::{Entry, LinuxFiles, RemovedEntries, ShareFiles};
 use crate::share::record::{VolumeRecord, VolumeState};
 use crate::share::snapshot_record::SnapshotFormat;
 use crate::share::store::Swap;
-use crate::share::{CapacityInfo, CreateSnapshot, CreateVolume, Request, Share, ShareError};
+use crate::share::{CapacityInfo, CreateSnapshot, CreateVolume, ErrorKind, Request, Share, ShareError};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -67,6 +67,7 @@ forward! {
     create_dir(dir: &Path) -> ();
     set_owner(dir: &Path, uid: Option<u32>, gid: Option<u32>) -> ();
     set_mode(dir: &Path, mode: u32) -> ();
+    set_mode_of(dir: &Path, file_id: u64, mode: u32) -> ();
     stat(path: &Path) -> Option<Entry>;
     list(dir: &Path) -> Option<Vec<OsString>>;
     remove_file(file: &Path) -> ();
@@ -209,17 +210,32 @@ const CASES: &[Case] = &[
 ];
 
 /// A controller that is killed between a directory and its record leaves the empty directory in these cases.
-const PARENT_CASES: &[Case] = &[Case {
-    name: "create in parents, meanwhile another volume created there and deleted",
-    prepare: |_| {},
-    undecided: 0,
-    slow: |share| create(share, &volume("h1", "a/b/pvc-1")).map(drop),
-    meanwhile: |fixture| {
-        fixture.create("h2", "a/b/pvc-2").unwrap();
-        fixture.delete("h2").unwrap();
+const PARENT_CASES: &[Case] = &[
+    Case {
+        name: "create in parents, meanwhile another volume created there and deleted",
+        prepare: |_| {},
+        undecided: 0,
+        slow: |share| create(share, &volume("h1", "a/b/pvc-1")).map(drop),
+        meanwhile: |fixture| {
+            fixture.create("h2", "a/b/pvc-2").unwrap();
+            fixture.delete("h2").unwrap();
+        },
+        keeps: &[],
     },
-    keeps: &[],
-}];
+    Case {
+        name: "delete in a parent, meanwhile deleted and the parent created as a volume",
+        prepare: |fixture| drop(fixture.create("h1", "a/b/pvc-1").unwrap()),
+        undecided: 0,
+        slow: |share| delete(share, "h1"),
+        meanwhile: |fixture| {
+            fixture.delete("h1").unwrap();
+            if fixture.create("h2", "a/b").is_ok() || fixture.create("h2", "a").is_ok() {
+                fixture.write("foreign/created", "");
+            }
+        },
+        keeps: &[],
+    },
+];
 
 /// A share whose call `at` waits for what another controller does meanwhile.
 fn hooked(
@@ -260,6 +276,15 @@ fn run(case: &Case, kill_after: Option<u64>) {
         let context = format!("{}, call {at}, kill after {kill_after:?}: {result:?}", case.name);
         recover(&fixture.share).unwrap_or_else(|error| panic!("{context}: {error}"));
         purge(&fixture.share, u64::MAX).unwrap_or_else(|error| panic!("{context}: {error}"));
+        if kill_after.is_none()
+            && let Err(error) = &result
+        {
+            let expected = !matches!(error.kind, ErrorKind::Internal | ErrorKind::Precondition);
+            assert!(expected, "{context}: another controller is no reason for this error");
+        }
+        if fixture.at("foreign/created").exists() {
+            assert!(fixture.at("a").exists(), "{context}: the volume h2 lost its directory");
+        }
         for path in case.keeps {
             let tree = fixture.tree();
             assert!(fixture.at(path).exists(), "{context}: {path} is lost: {tree:?}");
