@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::create::{ATTEMPTS, contended, info};
+use super::directory::removed_recently;
 use super::files::EntryKind;
 use super::record::{
     DirectoryIdentity, DirectoryRecord, DirectoryState, DirectoryUse, Origin, VolumeRecord, VolumeState,
@@ -91,6 +92,7 @@ impl Share {
                 DirectoryUse::Parent => {
                     return Err(refused(request, "is in a directory that contains other volumes"));
                 }
+                DirectoryUse::Removed => return Err(removed_recently(&request.path)),
                 DirectoryUse::Archive { .. } => return Err(refused(request, "is in an archived directory")),
             },
         };

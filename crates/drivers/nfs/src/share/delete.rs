@@ -6,6 +6,7 @@
 use super::create::{ATTEMPTS, contended};
 use super::directory::{Found, staged, with_state};
 use super::error::During as _;
+use super::files::none_if_missing;
 use super::record::{
     Destination, DirectoryIdentity, DirectoryRecord, DirectoryState, DirectoryUse, Origin, VolumeRecord,
     VolumeState,
@@ -150,9 +151,9 @@ impl Share {
             // Moved by an earlier attempt; what is at the path now is not the volume's.
             (_, Found::Same) => {}
             (Found::Missing, _) => tracing::warn!(%path, "directory of deleted volume does not exist"),
-            (Found::Other, _) => return Err(wrong_directory(path)),
+            (Found::Other, _) => return Err(self.wrong_directory(slot)),
             (Found::Same, Found::Other) => match destination {
-                Destination::Trash(_) => return Err(wrong_directory(path)),
+                Destination::Trash(_) => return Err(self.wrong_directory(slot)),
                 // Someone created the archive's name by hand.
                 Destination::Archive(taken) => return self.archive_elsewhere(slot, taken),
             },
@@ -166,7 +167,7 @@ impl Share {
                         made => made?,
                     }
                 }
-                self.move_away(path, identity, &target)?;
+                self.move_away(slot, identity, &target)?;
             }
         }
         if let Destination::Archive(archive) = destination {
@@ -180,28 +181,48 @@ impl Share {
     /// Renames a volume's directory and checks that it was the right one.
     fn move_away(
         &self,
-        path: &SharePath,
+        slot: &Slot<DirectoryRecord>,
         identity: &DirectoryIdentity,
         target: &std::path::Path,
     ) -> Result<(), ShareError> {
+        let Some(DirectoryRecord { path, .. }) = &slot.record else { return Ok(()) };
         let renamed = self.files.rename(path.as_path(), target);
         match (self.compare(target, identity)?, self.compare(path.as_path(), identity)?) {
             (Found::Same, _) => {
                 if let Some(parent) = target.parent().filter(|parent| *parent != std::path::Path::new("")) {
-                    self.files.sync(parent).during("sync the parent of", &target.display().to_string())?;
+                    // Another controller finished, and purged the trash.
+                    let synced = none_if_missing(self.files.sync(parent));
+                    synced.during("sync the parent of", &target.display().to_string())?;
                 }
                 Ok(())
             }
             // Between the comparison and the rename, another controller moved the volume away, and a new volume was created.
             (Found::Other, Found::Missing) if renamed.is_ok() => {
                 self.files.rename(target, path.as_path()).during("move back", path.as_str())?;
-                Err(wrong_directory(path))
+                Err(self.wrong_directory(slot))
             }
             // Another controller moved and purged it, or the rename failed.
             (Found::Missing, Found::Missing | Found::Other) => Ok(()),
             (Found::Missing | Found::Other, _) => {
-                renamed.during("move away", path.as_str())?;
-                Err(wrong_directory(path))
+                none_if_missing(renamed).during("move away", path.as_str())?;
+                Err(self.wrong_directory(slot))
+            }
+        }
+    }
+
+    /// The error for a directory that is not the volume's. What is at the path of a removal that another controller finished
+    /// is none of its business.
+    fn wrong_directory(&self, slot: &Slot<DirectoryRecord>) -> ShareError {
+        let path = &slot.key;
+        match self.read_record::<DirectoryRecord>(path) {
+            Err(error) => error,
+            Ok(current) if current != *slot => contended(path),
+            Ok(_) => {
+                let message = format!(
+                    "directory {path} is not the one that was created for the volume (other file ID), so it was not touched: move \
+                     it away to let the deletion finish"
+                );
+                ShareError::new(ErrorKind::Internal, message)
             }
         }
     }
@@ -244,7 +265,8 @@ impl Share {
     fn claim_archive_path(&self, archive: &SharePath, handle: &str) -> Result<bool, ShareError> {
         for parent in archive.parents() {
             let parent = self.read_record::<DirectoryRecord>(parent.as_str())?;
-            if parent.record.is_some_and(|record| record.usage != DirectoryUse::Parent) {
+            let passable = [DirectoryUse::Parent, DirectoryUse::Removed];
+            if parent.record.is_some_and(|record| !passable.contains(&record.usage)) {
                 return Ok(false);
             }
         }
@@ -255,9 +277,10 @@ impl Share {
         let usage = DirectoryUse::Archive { handle: handle.to_owned() };
         match &slot.record {
             Some(DirectoryRecord { usage: claimed, identity: None, .. }) if *claimed == usage => Ok(true),
-            Some(DirectoryRecord { usage: DirectoryUse::Volume { .. } | DirectoryUse::Parent, .. }) => {
-                Ok(false)
-            }
+            Some(DirectoryRecord {
+                usage: DirectoryUse::Volume { .. } | DirectoryUse::Parent | DirectoryUse::Removed,
+                ..
+            }) => Ok(false),
             // An archive that the administrator removed can be replaced; one that is still being moved cannot.
             Some(DirectoryRecord { usage: DirectoryUse::Archive { .. }, identity: None, .. }) => Ok(false),
             Some(DirectoryRecord { usage: DirectoryUse::Archive { .. }, identity: Some(_), .. }) | None => {
@@ -308,14 +331,6 @@ fn archive_path(path: &SharePath, suffix: &str) -> SharePath {
     let joined = rest.map_or_else(|| name.clone(), |rest| format!("{name}/{rest}"));
     // A prefix does not make an allowed path invalid, except that it can become too long.
     SharePath::new(&joined).or_else(|_| SharePath::new(&name)).unwrap_or_else(|_| path.clone())
-}
-
-fn wrong_directory(path: &SharePath) -> ShareError {
-    let message = format!(
-        "directory {path} is not the one that was created for the volume (other file ID), so it was not touched: move it \
-         away to let the deletion finish"
-    );
-    ShareError::new(ErrorKind::Internal, message)
 }
 
 #[cfg(test)]

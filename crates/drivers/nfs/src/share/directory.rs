@@ -47,6 +47,7 @@ impl Share {
                 DirectoryUse::Parent => {
                     return Err(nested(&volume.path, "contains directories of other volumes"));
                 }
+                DirectoryUse::Removed => return Err(removed_recently(&volume.path)),
                 DirectoryUse::Archive { handle } => {
                     if self.stat(volume.path.as_path())?.is_none() {
                         // The administrator removed the archive.
@@ -198,8 +199,8 @@ impl Share {
                     Found::Same => {
                         return self.files.rename(path, &data).during("move back", volume.path.as_str());
                     }
-                    // A parent was removed: the next attempt makes it again.
-                    Found::Missing if is_missing(&renamed) => return Ok(()),
+                    // A parent was removed, or another controller moved it: the next attempt decides.
+                    Found::Missing | Found::Other if is_missing(&renamed) => return Ok(()),
                     Found::Missing | Found::Other => {
                         return renamed.during("move the new directory to", volume.path.as_str());
                     }
@@ -251,7 +252,7 @@ impl Share {
         Err(contended(path.as_str()))
     }
 
-    /// Makes one parent; false if its own parent was removed meanwhile.
+    /// Makes one parent; false if it or its own parent was removed meanwhile.
     fn make_parent(&self, path: &SharePath, parent: &SharePath) -> Result<bool, ShareError> {
         let record = |origin, identity| {
             let (path, kept, limited) = (parent.clone(), OnDelete::default(), false);
@@ -268,10 +269,12 @@ impl Share {
                 Ok(record(if own { Origin::Created } else { Origin::Existing }, Some(identity)))
             };
             let next = match &slot.record {
-                None => match self.stat(parent.as_path())? {
-                    None => record(Origin::Created, None),
-                    Some(entry) => found(&entry)?,
-                },
+                None | Some(DirectoryRecord { usage: DirectoryUse::Removed, .. }) => {
+                    match self.stat(parent.as_path())? {
+                        None => record(Origin::Created, None),
+                        Some(entry) => found(&entry)?,
+                    }
+                }
                 Some(DirectoryRecord {
                     usage: DirectoryUse::Parent,
                     identity: Some(identity),
@@ -317,7 +320,7 @@ impl Share {
         Err(contended(parent.as_str()))
     }
 
-    /// Creates a parent whose intent is recorded; `None` if its own parent is gone. A directory that has content was not
+    /// Creates a parent whose intent is recorded; `None` if it or its own parent is gone. A directory that has content was not
     /// made by an attempt that stopped after creating it: someone else made it meanwhile.
     fn create_parent(&self, parent: &SharePath) -> Result<Option<(Origin, DirectoryIdentity)>, ShareError> {
         let created = self.files.create_dir(parent.as_path());
@@ -336,8 +339,11 @@ impl Share {
             }
         }
         if entry.mode == 0o700 {
-            let changed = self.files.set_mode(parent.as_path(), DEFAULT_MODE);
-            changed.during("set the mode of the parent directory", parent.as_str())?;
+            match self.files.set_mode_of(parent.as_path(), identity.file_id, DEFAULT_MODE) {
+                // Another controller removed it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                changed => changed.during("set the mode of the parent directory", parent.as_str())?,
+            }
         }
         Ok(Some((Origin::Created, identity)))
     }
@@ -357,7 +363,7 @@ impl Share {
     pub(super) fn remove_parents(&self, path: &SharePath) -> Result<(), ShareError> {
         for parent in path.parents().into_iter().rev() {
             let slot = self.read_record::<DirectoryRecord>(parent.as_str())?;
-            if slot.record.is_none() {
+            if slot.record.as_ref().is_none_or(|record| record.usage == DirectoryUse::Removed) {
                 match self.files.stat(parent.as_path()) {
                     // Removed by an attempt that stopped before the next one.
                     Ok(None) => continue,
@@ -375,6 +381,16 @@ impl Share {
             else {
                 return Ok(());
             };
+            // Not `None`: another controller may be between its comparison and its removal, and would remove the new, empty
+            // directory of a volume that is created here.
+            let removed = DirectoryRecord {
+                path: parent.clone(),
+                origin: Origin::Created,
+                identity: None,
+                kept: OnDelete::default(),
+                limited: false,
+                usage: DirectoryUse::Removed,
+            };
             match self.compare(parent.as_path(), identity)? {
                 Found::Other => return Ok(()),
                 Found::Missing => {}
@@ -388,7 +404,7 @@ impl Share {
                     Ok(()) => {}
                 },
             }
-            self.swap_record(&slot, None)?;
+            self.swap_record(&slot, Some(removed))?;
         }
         Ok(())
     }
@@ -458,6 +474,15 @@ fn refuse_source(volume: &VolumeRecord) -> Result<(), ShareError> {
 
 fn nested(path: &SharePath, problem: &str) -> ShareError {
     ShareError::new(ErrorKind::Invalid, format!("directory {path} {problem}: use another subDir"))
+}
+
+/// A directory that was a parent until now.
+pub(super) fn removed_recently(path: &SharePath) -> ShareError {
+    let message = format!(
+        "directory {path} was removed with the volumes inside it; recovery releases its name within two hours: try again, or use \
+         another subDir"
+    );
+    ShareError::new(ErrorKind::Unavailable, message)
 }
 
 fn is_missing(result: &io::Result<()>) -> bool {

@@ -79,6 +79,8 @@ pub trait ShareFiles: Send + Sync {
     fn set_owner(&self, dir: &Path, uid: Option<u32>, gid: Option<u32>) -> io::Result<()>;
     /// Sets the mode of a directory.
     fn set_mode(&self, dir: &Path, mode: u32) -> io::Result<()>;
+    /// Sets the mode of a directory with this file ID; another one is `ENOENT`.
+    fn set_mode_of(&self, dir: &Path, file_id: u64, mode: u32) -> io::Result<()>;
     /// Reads attributes; `None` if the path does not exist. A symlink is not followed.
     fn stat(&self, path: &Path) -> io::Result<Option<Entry>>;
     /// The names in a directory, sorted; `None` if it does not exist.
@@ -197,6 +199,14 @@ impl ShareFiles for LinuxFiles {
 
     fn set_mode(&self, dir: &Path, mode: u32) -> io::Result<()> {
         Ok(rustix::fs::fchmod(self.directory(dir)?, Mode::from_raw_mode(mode))?)
+    }
+
+    fn set_mode_of(&self, dir: &Path, file_id: u64, mode: u32) -> io::Result<()> {
+        let dir = self.directory(dir)?;
+        if rustix::fs::fstat(&dir)?.st_ino != file_id {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(rustix::fs::fchmod(dir, Mode::from_raw_mode(mode))?)
     }
 
     fn stat(&self, path: &Path) -> io::Result<Option<Entry>> {

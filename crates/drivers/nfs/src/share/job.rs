@@ -11,6 +11,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::create::{ATTEMPTS, contended};
+use super::error::During as _;
+use super::files::none_if_missing;
 use super::root::own;
 use super::snapshot_record::{JobKey, JobRecord, JobResult, JobState};
 use super::store::{Slot, Swap};
@@ -119,7 +121,14 @@ impl Share {
                 job.slot.replace(slot);
                 ControlFlow::Continue(())
             }
-            Ok(Swap::Conflict) => ControlFlow::Break(()),
+            // An earlier heartbeat, whose error came after its effect, is no reason to stop.
+            Ok(Swap::Conflict) => match self.read_record::<JobRecord>(&slot.key) {
+                Ok(current) if is_running(&current, &job.attempt) => {
+                    job.slot.replace(current);
+                    ControlFlow::Continue(())
+                }
+                _ => ControlFlow::Break(()),
+            },
             // The server may answer again. If not, another process takes over, and the last change finds that out.
             Err(error) => {
                 tracing::warn!(%error, "failed to record the progress of a copy");
@@ -144,19 +153,40 @@ impl Share {
         if failed.as_ref().is_some_and(|error| error.kind == ErrorKind::OutOfSpace) {
             self.empty_attempt(&job.attempt);
         }
-        let ended = JobRecord { state, ..record };
-        let swapped = self.with_reserve(|| self.swap_record(&slot, Some(ended.clone())))?;
-        if failed.is_some() || swapped == Swap::Conflict {
+        let recorded = self.record_end(job, slot, JobRecord { state, ..record })?;
+        if failed.is_some() || !recorded {
             self.discard_attempt(&job.attempt)?;
         }
-        match (failed, swapped) {
-            (Some(error), _) => Err(error),
-            (None, Swap::Done(_)) => Ok(()),
-            (None, Swap::Conflict) => Err(ShareError::new(
+        match failed {
+            Some(error) => Err(error),
+            None if recorded => Ok(()),
+            None => Err(ShareError::new(
                 ErrorKind::Unavailable,
-                format!("the copy for {} was cancelled or taken over", slot.key),
+                format!("the copy for {} was cancelled or taken over", job.slot.borrow().key),
             )),
         }
+    }
+
+    /// Writes the last record of a job; false if the job was cancelled or taken over. A conflict alone does not prove that: an
+    /// earlier write of this process, whose error came after its effect, is a conflict too.
+    fn record_end(
+        &self,
+        job: &OwnedJob,
+        mut slot: Slot<JobRecord>,
+        ended: JobRecord,
+    ) -> Result<bool, ShareError> {
+        for _ in 0..ATTEMPTS {
+            if let Swap::Done(_) = self.with_reserve(|| self.swap_record(&slot, Some(ended.clone())))? {
+                return Ok(true);
+            }
+            slot = self.read_record::<JobRecord>(&slot.key)?;
+            match &slot.record {
+                Some(current) if current.state == ended.state => return Ok(true),
+                _ if is_running(&slot, &job.attempt) => {}
+                _ => return Ok(false),
+            }
+        }
+        Err(contended(&slot.key))
     }
 
     /// Forgets a job, whatever its state. A process that works on it stops; its staging directory is discarded.
@@ -194,8 +224,12 @@ impl Share {
     fn discard_attempt(&self, attempt: &str) -> Result<(), ShareError> {
         match self.discard(&own(["staging", attempt])) {
             Err(error) if error.kind == ErrorKind::OutOfSpace => {
-                self.empty_attempt(attempt);
-                self.discard(&own(["staging", attempt]))
+                // Under a name that no record has: what is removed in place must not be taken for complete meanwhile.
+                let removed = self.new_id()?;
+                let moved = self.files.rename(&own(["staging", attempt]), &own(["staging", &removed]));
+                none_if_missing(moved).during("discard the copy", attempt)?;
+                self.empty_attempt(&removed);
+                self.discard(&own(["staging", &removed]))
             }
             discarded => discarded,
         }
@@ -214,6 +248,12 @@ impl Share {
 fn activity(progress: Progress, generation: u64, standstill: Duration) -> u64 {
     let heartbeats = if standstill < STANDSTILL { generation } else { 0 };
     progress.entries.wrapping_add(progress.bytes).wrapping_add(heartbeats)
+}
+
+/// Whether an attempt still runs.
+fn is_running(slot: &Slot<JobRecord>, attempt: &str) -> bool {
+    let state = slot.record.as_ref().map(|record| &record.state);
+    matches!(state, Some(JobState::Running { attempt: running }) if running == attempt)
 }
 
 /// Whether a heartbeat is too old. A time in the future is not: clocks can jump.

@@ -18,18 +18,21 @@ impl Share {
         now: SystemTime,
     ) -> Result<(u64, BTreeSet<String>), ShareError> {
         let mut done = 0;
-        let mut used = BTreeSet::new();
+        // Before the snapshots: a snapshot that becomes ready records its content first, and drops its job then.
+        let jobs = self.list_records::<JobRecord>()?;
+        let attempt_of = |record: &JobRecord| record.attempt().map(str::to_owned);
+        let mut used: BTreeSet<_> =
+            jobs.slots.iter().filter_map(|slot| slot.record.as_ref().and_then(attempt_of)).collect();
         let snapshots = self.list_records::<SnapshotRecord>()?;
         for slot in &snapshots.slots {
             done += self.attempt(&slot.key, self.recover_snapshot(slot, now));
             let current = self.read_record::<SnapshotRecord>(&slot.key)?.record;
             used.extend(current.and_then(|record| record.content).and_then(|content| content.attempt));
         }
-        let jobs = self.list_records::<JobRecord>()?;
         for slot in &jobs.slots {
             done += self.attempt(&slot.key, self.recover_job(slot, now));
             let current = self.read_record::<JobRecord>(&slot.key)?.record;
-            used.extend(current.as_ref().and_then(JobRecord::attempt).map(str::to_owned));
+            used.extend(current.as_ref().and_then(attempt_of));
         }
         // A record that cannot be read may be that of any content.
         let known = snapshots.unreadable.is_empty() && jobs.unreadable.is_empty();
@@ -51,7 +54,7 @@ impl Share {
             SnapshotState::Deleting => self.finish_delete_snapshot(slot).map(|()| true),
             SnapshotState::Creating => {
                 let job = JobKey::Snapshot(snapshot.name.clone());
-                if !self.is_abandoned(&self.record_file(slot), now)? || self.job_is_alive(&job)? {
+                if !self.is_abandoned(&self.record_file(slot), now)? || self.job_is_alive(&job, now)? {
                     return Ok(false);
                 }
                 self.undo_snapshot(slot).map(|()| true)
@@ -81,12 +84,16 @@ impl Share {
         self.cancel_job(&job).map(|()| true)
     }
 
-    /// Whether a process works on a job.
-    pub(super) fn job_is_alive(&self, job: &JobKey) -> Result<bool, ShareError> {
+    /// Whether a process works on a job, or its end is so new that the next request still has to use it. A copy can take longer
+    /// than the grace period.
+    pub(super) fn job_is_alive(&self, job: &JobKey, now: SystemTime) -> Result<bool, ShareError> {
         let slot = self.read_record::<JobRecord>(&job.to_string())?;
         match slot.record.as_ref().map(|record| &record.state) {
             Some(JobState::Running { .. }) => Ok(!self.is_stale(&slot)?),
-            Some(JobState::Done { .. } | JobState::Failed { .. }) | None => Ok(false),
+            Some(JobState::Done { .. } | JobState::Failed { .. }) => {
+                Ok(!self.is_abandoned(&self.record_file(&slot), now)?)
+            }
+            None => Ok(false),
         }
     }
 }

@@ -134,6 +134,9 @@ pub enum DirectoryUse {
     },
     /// Above a volume's directory. Removed only while it is empty, and only if the driver created it.
     Parent,
+    /// Was above a volume's directory, and was removed. Until the record is dropped, after the grace period, the path is not used
+    /// for a volume: a slow controller could still remove an empty directory there.
+    Removed,
     /// The archived directory of a deleted volume. Never removed.
     Archive {
         /// The handle of the deleted volume.

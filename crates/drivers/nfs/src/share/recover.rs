@@ -96,7 +96,9 @@ impl Share {
             VolumeState::Ready => Ok(false),
             VolumeState::Deleting { .. } => self.finish_delete(slot).map(|()| true),
             VolumeState::Creating if !self.is_abandoned(&self.record_file(slot), now)? => Ok(false),
-            VolumeState::Creating if self.job_is_alive(&JobKey::Volume(volume.handle.clone()))? => Ok(false),
+            VolumeState::Creating if self.job_is_alive(&JobKey::Volume(volume.handle.clone()), now)? => {
+                Ok(false)
+            }
             VolumeState::Creating => {
                 let directory = self.read_record::<DirectoryRecord>(volume.path.as_str())?;
                 let in_place = matches!(
@@ -167,6 +169,8 @@ impl Share {
                 }
                 Ok(false)
             }
+            DirectoryUse::Removed => Ok(self.is_abandoned(&self.record_file(slot), now)?
+                && matches!(self.swap_record(slot, None)?, Swap::Done(_))),
             DirectoryUse::Archive { .. } => Ok(false),
         }
     }

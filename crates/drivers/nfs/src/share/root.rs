@@ -200,7 +200,11 @@ impl Share {
                 let entry = self.files.stat(dir).during("read", &object)?;
                 match entry.map(|entry| entry.kind) {
                     Some(EntryKind::Directory) => Ok(()),
-                    _ => Err(ShareError::new(
+                    None => {
+                        let message = format!("another controller removed {object}; try again");
+                        Err(ShareError::new(ErrorKind::Unavailable, message))
+                    }
+                    Some(_) => Err(ShareError::new(
                         ErrorKind::Precondition,
                         format!(
                             "{object} is not a directory: move it away, the driver keeps its records there"

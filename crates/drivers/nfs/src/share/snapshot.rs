@@ -97,7 +97,7 @@ impl Share {
     }
 
     /// Moves a complete copy from the staging area to its place; false if it is nowhere.
-    fn keep_content(&self, attempt: &str) -> Result<bool, ShareError> {
+    pub(super) fn keep_content(&self, attempt: &str) -> Result<bool, ShareError> {
         let (from, to) = (own(["staging", attempt]), own(["content", attempt]));
         self.ensure_dir(&own(["content"]))?;
         if self.stat(&to)?.is_none() {

@@ -180,7 +180,8 @@ impl Share {
         };
         self.remove(&temporary)?;
         if linked && let Some(parent) = target.parent() {
-            self.files.sync(parent).during("sync", &object)?;
+            // Another controller used it already, and removed the directory.
+            none_if_missing(self.files.sync(parent)).during("sync", &object)?;
         }
         Ok(linked)
     }

@@ -300,6 +300,7 @@ fn failed_owner_change_is_undone() {
         rename(from: &Path, to: &Path) -> ();
         create_dir(dir: &Path) -> ();
         set_mode(dir: &Path, mode: u32) -> ();
+        set_mode_of(dir: &Path, file_id: u64, mode: u32) -> ();
         stat(path: &Path) -> Option<crate::share::files::Entry>;
         list(dir: &Path) -> Option<Vec<std::ffi::OsString>>;
         remove_file(file: &Path) -> ();

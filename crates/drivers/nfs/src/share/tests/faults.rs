@@ -20,6 +20,8 @@ pub(crate) enum Fault {
     After,
     /// The call takes effect, and a retransmission reports EEXIST or ENOENT.
     LostReply,
+    /// The call takes effect, and reports that the share is full, as a server can when it writes what it has buffered.
+    Full,
 }
 
 /// The real operations with one fault.
@@ -84,6 +86,10 @@ impl FaultyFiles {
                 let _ = call(&self.files);
                 Err(killed())
             }
+            (Fault::Full, _) => {
+                call(&self.files)?;
+                Err(io::ErrorKind::StorageFull.into())
+            }
             (Fault::LostReply, None) => call(&self.files),
             (Fault::LostReply, Some(kind)) => {
                 call(&self.files)?;
@@ -125,6 +131,9 @@ impl ShareFiles for FaultyFiles {
     }
     fn set_mode(&self, dir: &Path, mode: u32) -> io::Result<()> {
         self.call(None, |files| files.set_mode(dir, mode))
+    }
+    fn set_mode_of(&self, dir: &Path, file_id: u64, mode: u32) -> io::Result<()> {
+        self.call(None, |files| files.set_mode_of(dir, file_id, mode))
     }
     fn stat(&self, path: &Path) -> io::Result<Option<Entry>> {
         self.call(None, |files| files.stat(path))

@@ -171,6 +171,7 @@ forward! {
     rename(from: &Path, to: &Path) -> ();
     set_owner(dir: &Path, uid: Option<u32>, gid: Option<u32>) -> ();
     set_mode(dir: &Path, mode: u32) -> ();
+    set_mode_of(dir: &Path, file_id: u64, mode: u32) -> ();
     stat(path: &Path) -> Option<Entry>;
     list(dir: &Path) -> Option<Vec<OsString>>;
     remove_file(file: &Path) -> ();

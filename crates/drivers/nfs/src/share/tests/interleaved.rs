@@ -10,12 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::snapshots::{copied_snapshot, create_snapshot, snapshot};
 use super::support::{Fixture, create, delete, environment, purge, recover, volume};
 use crate::parameters::OnDelete;
 use crate::share::files::{Entry, LinuxFiles, RemovedEntries, ShareFiles};
 use crate::share::record::{VolumeRecord, VolumeState};
+use crate::share::snapshot_record::SnapshotFormat;
 use crate::share::store::Swap;
-use crate::share::{CapacityInfo, CreateVolume, Request, Share, ShareError};
+use crate::share::{CapacityInfo, CreateSnapshot, CreateVolume, ErrorKind, Request, Share, ShareError};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -65,6 +67,7 @@ forward! {
     create_dir(dir: &Path) -> ();
     set_owner(dir: &Path, uid: Option<u32>, gid: Option<u32>) -> ();
     set_mode(dir: &Path, mode: u32) -> ();
+    set_mode_of(dir: &Path, file_id: u64, mode: u32) -> ();
     stat(path: &Path) -> Option<Entry>;
     list(dir: &Path) -> Option<Vec<OsString>>;
     remove_file(file: &Path) -> ();
@@ -207,17 +210,56 @@ const CASES: &[Case] = &[
 ];
 
 /// A controller that is killed between a directory and its record leaves the empty directory in these cases.
-const PARENT_CASES: &[Case] = &[Case {
-    name: "create in parents, meanwhile another volume created there and deleted",
-    prepare: |_| {},
-    undecided: 0,
-    slow: |share| create(share, &volume("h1", "a/b/pvc-1")).map(drop),
-    meanwhile: |fixture| {
-        fixture.create("h2", "a/b/pvc-2").unwrap();
-        fixture.delete("h2").unwrap();
+const PARENT_CASES: &[Case] = &[
+    Case {
+        name: "create in parents, meanwhile another volume created there and deleted",
+        prepare: |_| {},
+        undecided: 0,
+        slow: |share| create(share, &volume("h1", "a/b/pvc-1")).map(drop),
+        meanwhile: |fixture| {
+            fixture.create("h2", "a/b/pvc-2").unwrap();
+            fixture.delete("h2").unwrap();
+        },
+        keeps: &[],
     },
-    keeps: &[],
-}];
+    Case {
+        name: "delete in a parent, meanwhile deleted and the parent created as a volume",
+        prepare: |fixture| drop(fixture.create("h1", "a/b/pvc-1").unwrap()),
+        undecided: 0,
+        slow: |share| delete(share, "h1"),
+        meanwhile: |fixture| {
+            fixture.delete("h1").unwrap();
+            if fixture.create("h2", "a/b").is_ok() || fixture.create("h2", "a").is_ok() {
+                fixture.write("foreign/created", "");
+            }
+        },
+        keeps: &[],
+    },
+];
+
+/// A share whose call `at` waits for what another controller does meanwhile.
+fn hooked(
+    fixture: &Arc<Fixture>,
+    at: u64,
+    kill_after: Option<u64>,
+    meanwhile: fn(&Fixture),
+    grace: Duration,
+) -> (Arc<HookedFiles>, Share) {
+    let fast = fixture.clone();
+    let files = Arc::new(HookedFiles {
+        files: LinuxFiles::open(&fixture.root()).unwrap(),
+        at,
+        kill_after,
+        counting: AtomicBool::new(false),
+        calls: AtomicU64::new(0),
+        hook: Mutex::new(Some(Box::new(move || meanwhile(&fast)))),
+        reached: AtomicBool::new(false),
+    });
+    let slow = Share::with_files(files.clone(), environment(grace));
+    slow.handle(Request::ListSnapshots);
+    files.counting.store(true, Ordering::Relaxed);
+    (files, slow)
+}
 
 /// What is meanwhile created stays, and its deletion removes it without a trace.
 fn run(case: &Case, kill_after: Option<u64>) {
@@ -225,19 +267,7 @@ fn run(case: &Case, kill_after: Option<u64>) {
         let fixture = Arc::new(Fixture::new());
         fixture.write("foreign/data", "precious");
         (case.prepare)(&fixture);
-        let (fast, meanwhile) = (fixture.clone(), case.meanwhile);
-        let files = Arc::new(HookedFiles {
-            files: LinuxFiles::open(&fixture.root()).unwrap(),
-            at,
-            kill_after,
-            counting: AtomicBool::new(false),
-            calls: AtomicU64::new(0),
-            hook: Mutex::new(Some(Box::new(move || meanwhile(&fast)))),
-            reached: AtomicBool::new(false),
-        });
-        let slow = Share::with_files(files.clone(), environment(Duration::ZERO));
-        slow.handle(Request::ListSnapshots);
-        files.counting.store(true, Ordering::Relaxed);
+        let (files, slow) = hooked(&fixture, at, kill_after, case.meanwhile, Duration::ZERO);
         let result = (case.slow)(&slow);
         if !files.reached.load(Ordering::Relaxed) {
             assert!(at > 5, "{}: {at} calls", case.name);
@@ -246,6 +276,15 @@ fn run(case: &Case, kill_after: Option<u64>) {
         let context = format!("{}, call {at}, kill after {kill_after:?}: {result:?}", case.name);
         recover(&fixture.share).unwrap_or_else(|error| panic!("{context}: {error}"));
         purge(&fixture.share, u64::MAX).unwrap_or_else(|error| panic!("{context}: {error}"));
+        if kill_after.is_none()
+            && let Err(error) = &result
+        {
+            let expected = !matches!(error.kind, ErrorKind::Internal | ErrorKind::Precondition);
+            assert!(expected, "{context}: another controller is no reason for this error");
+        }
+        if fixture.at("foreign/created").exists() {
+            assert!(fixture.at("a").exists(), "{context}: the volume h2 lost its directory");
+        }
         for path in case.keeps {
             let tree = fixture.tree();
             assert!(fixture.at(path).exists(), "{context}: {path} is lost: {tree:?}");
@@ -279,5 +318,29 @@ fn slow_controller_that_is_killed_does_not_undo_what_another_one_did() {
         for after in [0, 1, 2, 3] {
             run(case, Some(after));
         }
+    }
+}
+
+/// A copy keeps the modification time of its source.
+#[test]
+fn slow_recovery_keeps_the_content_of_a_snapshot_that_becomes_ready() {
+    fn request() -> CreateSnapshot {
+        snapshot("snap-1", "h1", SnapshotFormat::Tree)
+    }
+    for at in 0.. {
+        let fixture = Arc::new(Fixture::new());
+        fixture.create("h1", "pvc-1").unwrap();
+        let attempt = copied_snapshot(&fixture, &request());
+        assert!(fixture.share.keep_content(&attempt).unwrap());
+        fixture.age(".wharf/content");
+        let finish = |fixture: &Fixture| drop(create_snapshot(&fixture.share, &request()).unwrap());
+        let (files, slow) = hooked(&fixture, at, None, finish, Duration::from_secs(3600));
+        recover(&slow).unwrap();
+        if !files.reached.load(Ordering::Relaxed) {
+            assert!(at > 5, "{at}");
+            return;
+        }
+        let content = fixture.at(&format!(".wharf/content/{attempt}/data/file"));
+        assert!(content.exists(), "call {at}");
     }
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use super::faults::{Fault, FaultyFiles};
 use super::snapshots::{
-    FORMATS, cloned, delete_snapshot, make_snapshot, make_volume, restored, snapshot, snapshot_handle,
-    with_volume,
+    FORMATS, cloned, delete_snapshot, make_snapshot, make_volume, restored, run_job, snapshot,
+    snapshot_handle, with_volume,
 };
-use super::support::{Fixture, environment};
+use super::support::{Fixture, create, environment};
 use crate::copy::testing::assert_same;
-use crate::share::snapshot_record::SnapshotFormat;
+use crate::share::snapshot_record::{JobKey, JobRecord, JobState, SnapshotFormat};
 use crate::share::{Share, ShareError};
 
 fn faulty(root: &Path, fault: Fault, at: u64) -> (Arc<FaultyFiles>, Share) {
@@ -128,6 +128,31 @@ fn delete_snapshot_survives_a_crash_at_every_call() {
             assert!(calls > 5, "{calls}");
         }
     }
+}
+
+/// The server reports that the share is full after a call that took effect: a copy that is recorded as complete stays.
+#[test]
+fn complete_copy_stays_if_the_share_is_full_at_any_call() {
+    let job = JobKey::Volume("h2".to_owned());
+    let mut complete = 0;
+    for at in 0.. {
+        let fixture = Fixture::new();
+        with_volume(&fixture);
+        create(&fixture.share, &cloned("h2", "pvc-2", "h1")).unwrap_err();
+        let (files, share) = faulty(&fixture.root(), Fault::Full, at);
+        let result = run_job(&share, job.clone());
+        let record = fixture.share.read_record::<JobRecord>(&job.to_string()).unwrap().record;
+        if let Some(JobState::Done { attempt, .. }) = record.map(|record| record.state) {
+            let data = fixture.at(&format!(".wharf/staging/{attempt}/data"));
+            assert!(data.exists(), "call {at}: {result:?}");
+            assert_same(&fixture.at("pvc-1"), &data);
+            complete += 1;
+        }
+        if !files.reached() {
+            break;
+        }
+    }
+    assert!(complete > 10, "{complete}");
 }
 
 /// A crash, and the request is not repeated: recovery leaves nothing.

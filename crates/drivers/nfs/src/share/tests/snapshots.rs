@@ -8,10 +8,10 @@ use std::time::Duration;
 use wharf_driver::backend::VolumeContentSource;
 
 use super::support::{Fixture, create, environment, volume};
-use crate::copy::Progress;
 use crate::copy::testing::assert_same;
+use crate::copy::{CopyReport, Progress};
 use crate::handle::tests::hostile_handles;
-use crate::share::snapshot_record::{JobKey, JobRecord, JobState, SnapshotFormat};
+use crate::share::snapshot_record::{JobKey, JobRecord, JobResult, JobState, SnapshotFormat};
 use crate::share::{
     CreateSnapshot, CreateVolume, DeleteSnapshot, ErrorKind, GetSnapshot, Request, Response, RunJob, Share,
     ShareError, SnapshotInfo,
@@ -371,6 +371,48 @@ fn place_of_an_archive_that_is_taken_is_refused() {
     let result = make_snapshot(&fixture.share, &request);
     assert_eq!(result.unwrap_err().kind, ErrorKind::AlreadyExists);
     assert!(fixture.at("snap-1/precious").exists() && fixture.at("snap-2/precious").exists());
+}
+
+/// The job of a snapshot, complete, but not yet finished. Returns its attempt.
+pub(super) fn copied_snapshot(fixture: &Fixture, request: &CreateSnapshot) -> String {
+    create_snapshot(&fixture.share, request).unwrap_err();
+    let job = JobKey::Snapshot(request.name.clone());
+    let owned = fixture.share.claim_job(&job, None).unwrap().unwrap();
+    fixture.write(&format!(".wharf/staging/{}/data/file", owned.attempt), "content");
+    let result = JobResult {
+        report: CopyReport::default(),
+        sha256: None,
+        finished: 1,
+        limited: false,
+        by_agent: false,
+    };
+    fixture.share.end_job(&owned, Ok(result)).unwrap();
+    owned.attempt
+}
+
+#[test]
+fn copy_that_took_longer_than_the_grace_is_used() {
+    let fixture = Fixture::new();
+    with_volume(&fixture);
+    let share = Share::open(&fixture.root(), environment(Duration::from_secs(3600))).unwrap();
+    let (volume, request) = (cloned("h2", "pvc-2", "h1"), snapshot("snap-1", "h1", SnapshotFormat::Tree));
+    create(&share, &volume).unwrap_err();
+    fixture.age(".wharf/volumes");
+    run_job(&share, JobKey::Volume("h2".to_owned())).unwrap();
+    copied_snapshot(&fixture, &request);
+    fixture.age(".wharf/snapshots");
+    super::support::recover(&share).unwrap();
+    create(&share, &volume).unwrap();
+    assert_same(&fixture.at("pvc-1"), &fixture.at("pvc-2"));
+    create_snapshot(&share, &request).unwrap();
+    // One that no request uses is dropped all the same.
+    create(&share, &cloned("h3", "pvc-3", "h1")).unwrap_err();
+    run_job(&share, JobKey::Volume("h3".to_owned())).unwrap();
+    for store in [".wharf/volumes", ".wharf/jobs", ".wharf/staging"] {
+        fixture.age(store);
+    }
+    super::support::recover(&share).unwrap();
+    assert!(create(&share, &cloned("h3", "pvc-3", "h1")).is_err());
 }
 
 #[test]

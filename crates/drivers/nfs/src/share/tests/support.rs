@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::parameters::OnDelete;
 use crate::path::SharePath;
@@ -47,6 +47,15 @@ impl Fixture {
         let file = self.at(path);
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(file, content).unwrap();
+    }
+
+    /// Sets the modification times of all files and directories beneath a path two hours back.
+    pub(crate) fn age(&self, path: &str) {
+        let before = SystemTime::now() - Duration::from_secs(7200);
+        for beneath in tree(&self.at(path)) {
+            let file = std::fs::File::open(self.at(path).join(beneath)).unwrap();
+            file.set_modified(before).unwrap();
+        }
     }
 
     pub(crate) fn create(&self, handle: &str, path: &str) -> Result<VolumeInfo, ShareError> {

@@ -121,6 +121,11 @@ fn nested_volumes_are_refused() {
     assert_eq!(fixture.tree(), ["a", "a/c"]);
     fixture.delete("h3").unwrap();
     assert_eq!(fixture.tree(), Vec::<String>::new());
+    // The name of a removed parent is released by recovery.
+    let error = fixture.create("h9", "a").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+    fixture.delete("h9").unwrap();
+    recover(&fixture.share).unwrap();
     fixture.create("h2", "a").unwrap();
     fixture.delete("h2").unwrap();
     assert_eq!(fixture.leftovers(), Vec::<String>::new());
