@@ -127,13 +127,23 @@ def check_paths():
     return wrong
 
 
-def check_bug_tests():
-    """Each test in the table of docs/nfs-bugs.md exists."""
+def check_named_tests():
+    """Each test in the tables of docs/nfs-bugs.md and docs/findings.md exists."""
     code = "\n".join(path.read_text() for path in ROOT.glob("crates/**/*.rs"))
     functions = set(re.findall(r"\bfn (\w+)", code))
-    rows = [line.split("|") for line in (DOCS / "nfs-bugs.md").read_text().splitlines() if line.startswith("| B")]
-    named = [(row[1].strip(), name) for row in rows if len(row) > 5 for name in re.findall(r"`(\w+)`", row[4])]
-    return [f"docs/nfs-bugs.md: {bug}: no test {name}" for bug, name in named if name not in functions]
+    wrong = []
+    for page, row, column in [("nfs-bugs.md", r"\| B", 4), ("findings.md", r"\| [A-Z]-", 2)]:
+        for line in filter(re.compile(row).match, (DOCS / page).read_text().splitlines()):
+            cells = line.split("|")
+            names = re.findall(r"`(\w+)`", cells[column])
+            wrong += [f"docs/{page}:{cells[1]}: no test {name}" for name in names if name not in functions]
+    return wrong
+
+
+def check_conflicts():
+    """No page has the markers of a merge conflict."""
+    marked = re.compile(r"^(<<<<<<<|>>>>>>>) ", re.MULTILINE)
+    return [f"{path.relative_to(ROOT)}: a merge conflict" for path in markdown_files() if marked.search(path.read_text())]
 
 
 QUOTE = re.compile(r"<!-- code: (\S+): (.+?) -->\n\n```(\w+)\n(.*?)```\n", re.DOTALL)
@@ -274,7 +284,7 @@ def check_html(directory):
 def main():
     match sys.argv[1:]:
         case ["check"]:
-            wrong = check_links() + check_paths() + check_bug_tests() + check_quotes() + check_reference()
+            wrong = check_links() + check_paths() + check_named_tests() + check_conflicts() + check_quotes() + check_reference()
         case ["update"]:
             wrong = check_quotes(update=True)
         case ["stage", directory]:
