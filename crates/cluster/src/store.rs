@@ -185,6 +185,11 @@ impl<K: Kind> Store<K> {
         self.lock().table.has_reached(version)
     }
 
+    /// The version up to which the watch has delivered everything; `None` before the first complete list.
+    pub fn reached_version(&self) -> Option<String> {
+        self.lock().table.reached_version().map(str::to_owned)
+    }
+
     /// The keys of objects whose newest version could not be decoded; `None` if not even the name could be read.
     pub fn undecodable(&self) -> Vec<Option<Key>> {
         self.lock().table.undecodable().cloned().collect()

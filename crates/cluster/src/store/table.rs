@@ -146,6 +146,11 @@ impl<K: Kind> Table<K> {
         self.undecodable.iter()
     }
 
+    /// The version up to which the watch has delivered everything.
+    pub(crate) fn reached_version(&self) -> Option<&str> {
+        self.watched_version.as_deref()
+    }
+
     /// Whether the watch has delivered everything up to a version.
     pub(crate) fn has_reached(&self, version: &str) -> bool {
         let order = self.watched_version.as_deref().and_then(|watched| compare_versions(watched, version));

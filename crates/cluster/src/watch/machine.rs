@@ -1,7 +1,7 @@
 //! The state machine of a watch: a state, an input, the next state. No network, no clock.
 //!
 //! Guarantees: the store keeps its contents until newer information arrives. A relist removes only objects that are
-//! not in the complete list. A kind that is no longer served empties its store only after repeated attempts, because a
+//! not in the complete list. A line that does not tell which object has changed is followed by a relist. A kind that is no longer served empties its store only after repeated attempts, because a
 //! restarting API server may briefly not serve its CRDs.
 
 use std::collections::HashSet;
@@ -180,10 +180,14 @@ fn watch_line<K: Kind>(
         }
         Event::Undecodable(undecodable) => {
             report.undecodable(&undecodable);
+            let is_unknown = undecodable.key.is_none();
             store.update(|table| {
                 table.watched_undecodable(undecodable.key);
                 None
             });
+            if is_unknown {
+                return relist(failures);
+            }
             undecodable.version
         }
         Event::Error(status) if status.code == 410 || status.reason == "Expired" => return relist(failures),

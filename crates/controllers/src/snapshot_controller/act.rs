@@ -144,8 +144,14 @@ impl SnapshotController {
     async fn fetch_group(&self, key: &Key, by_content: bool) -> Result<Option<GroupWithContent>, ApiError> {
         let cluster = &self.context.cluster;
         let read = match cluster.get::<VolumeGroupSnapshot>(key).await {
-            Err(ApiError::NotServed(_)) if self.removed_groups.are_removed(cluster).await? => None,
-            read => read?,
+            Err(error @ ApiError::NotServed(_)) => match self.removed_groups.are_removed(cluster).await? {
+                true => None,
+                false => return Err(error),
+            },
+            read => {
+                self.removed_groups.forget_absence();
+                read?
+            }
         };
         let Some(group) = read else { return Ok(None) };
         let content = match by_content {

@@ -179,8 +179,8 @@ async fn deletion_continues_after_the_change_that_ends_the_restore_was_dropped()
     assert!(controller.claims.get(&claim).unwrap().restore_sources().is_empty(), "{inputs:?}");
 }
 
-/// A controller of a member in deletion on a server without group snapshots of our version, with these API groups.
-/// Returns the numbers of writes.
+/// A controller of two members in deletion, with these API groups. The server does not serve the group of `s`, but that
+/// of `served`. Returns the number of writes.
 async fn member_without_group_kind(
     api_groups: &'static [&'static str],
 ) -> (SnapshotController, Arc<AtomicU64>) {
@@ -193,19 +193,29 @@ async fn member_without_group_kind(
             if query.contains("watch=") {
                 return std::future::pending().await;
             }
-            let owner = json!({
-                "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot", "name": "g", "uid": "gu",
-            });
-            let snapshot = json!({
-                "metadata": {
-                    "name": "s", "namespace": "n", "uid": "u", "resourceVersion": "1", "ownerReferences": [owner],
-                    "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [names::IN_GROUP_PROTECTION],
-                },
-                "spec": {"source": {"volumeSnapshotContentName": "c"}},
-                "status": {"boundVolumeSnapshotContentName": "c", "readyToUse": true},
-            });
+            let member = |name: &str, group: &str| {
+                json!({
+                    "metadata": {
+                        "name": name, "namespace": "n", "uid": "u", "resourceVersion": "1",
+                        "ownerReferences": [{
+                            "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot",
+                            "name": group, "uid": "gu",
+                        }],
+                        "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [names::IN_GROUP_PROTECTION],
+                    },
+                    "spec": {"source": {"volumeSnapshotContentName": format!("{name}-content")}},
+                    "status": {"boundVolumeSnapshotContentName": format!("{name}-content"), "readyToUse": true},
+                })
+            };
+            let content_of = |name: &str| {
+                let mut content = content(&json!({"snapshotHandle": name}), "volumeSnapshotRef");
+                content["metadata"]["name"] = json!(format!("{name}-content"));
+                content["spec"]["volumeSnapshotRef"]["name"] = json!(name);
+                content
+            };
             let list = |items: Value| (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}));
             let (code, body) = match path.rsplit('/').next().unwrap_or_default() {
+                "events" => (201, json!({})),
                 _ if request.method() != Method::GET => {
                     counted.fetch_add(1, Ordering::Relaxed);
                     (403, json!({"kind": "Status", "code": 403, "reason": "Forbidden", "message": "no"}))
@@ -214,11 +224,13 @@ async fn member_without_group_kind(
                     let groups: Vec<_> = api_groups.iter().map(|name| json!({"name": name})).collect();
                     (200, json!({"kind": "APIGroupList", "groups": groups}))
                 }
-                _ if path.contains("volumegroupsnapshot") => (404, json!("404 page not found")),
-                "volumesnapshots" => list(json!([snapshot])),
-                "volumesnapshotcontents" => {
-                    list(json!([content(&json!({"snapshotHandle": "h"}), "volumeSnapshotRef")]))
+                "served-group" => {
+                    let meta = json!({"name": "served-group", "namespace": "n", "uid": "gu", "resourceVersion": "1"});
+                    (200, json!({"metadata": meta, "spec": {"source": {}}}))
                 }
+                _ if path.contains("volumegroupsnapshot") => (404, json!("404 page not found")),
+                "volumesnapshots" => list(json!([member("s", "g"), member("served", "served-group")])),
+                "volumesnapshotcontents" => list(json!([content_of("s"), content_of("served")])),
                 _ => list(json!([])),
             };
             let response = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
@@ -248,5 +260,24 @@ async fn member_of_removed_group_crds_can_be_deleted() {
             deletes,
             "{api_groups:?}, missing for {missing_for} s"
         );
+    }
+}
+
+/// Two failed reads of a group and lists of API groups, far apart or with a successful read between them.
+#[tokio::test(start_paused = true)]
+async fn member_is_kept_if_groups_were_served_between_absences() {
+    let ago = |seconds: i64| Monotonic(wharf_cluster::monotonic().0 - seconds * 1000);
+    let reconcile = async |controller: &SnapshotController, name: &str| {
+        controller.reconcile(WorkKey::Snapshot(Key::namespaced("n", name))).await
+    };
+    for (missing_for, is_served_between) in [(3600, false), (300, true), (3600, true)] {
+        let (controller, writes) = member_without_group_kind(&["storage.k8s.io"]).await;
+        assert!(!controller.removed_groups.observe(false, ago(missing_for)));
+        if is_served_between {
+            let outcome = reconcile(&controller, "served").await;
+            assert_eq!((outcome, writes.load(Ordering::Relaxed)), (WorkOutcome::Done, 0));
+        }
+        assert_eq!(reconcile(&controller, "s").await, WorkOutcome::Retry);
+        assert_eq!(writes.load(Ordering::Relaxed), 0, "{missing_for} s, {is_served_between}");
     }
 }

@@ -7,7 +7,7 @@ use tonic::Status;
 use wharf_cluster::{Priority, monotonic, now};
 use wharf_csi::v1::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 use wharf_model::patch::Patch;
-use wharf_model::{PersistentVolume, SecretRef, VolumeAttachment};
+use wharf_model::{Key, PersistentVolume, SecretRef, VolumeAttachment};
 
 use super::decide::AttachStep;
 use super::references::{ReferenceCheck, ReferenceChecker};
@@ -86,6 +86,10 @@ impl Attacher {
     pub(super) async fn check_references(&self) -> WorkOutcome {
         let (cluster, driver) = (&self.context.cluster, self.config.driver.as_str());
         let checker = ReferenceChecker { cluster, attachments: &self.attachments, driver };
+        self.states.retain_checks(|volume, uid| {
+            let volume = self.volumes.get(&Key::cluster(volume));
+            volume.is_some_and(|volume| volume.metadata.uid == uid)
+        });
         // They stay requested until they were made: a panic must not lose them.
         let checked = match self.states.awaited_version(monotonic()) {
             Some(awaited) => checker.proceed(awaited).await,
@@ -95,12 +99,20 @@ impl Attacher {
             },
         };
         match checked {
-            Ok(ReferenceCheck::Done { checked, unreferenced }) => {
+            Ok(ReferenceCheck::Done { checked, unreferenced, blocked }) => {
                 self.states.remove_checks(&checked);
                 for (volume, uid) in unreferenced {
                     let subject = Subject::Volume(volume);
                     self.states.set_unreferenced(&subject, uid);
                     self.queue.add(subject, Priority::Normal);
+                }
+                if let Some(pv) = blocked.keys().next() {
+                    tracing::warn!(
+                        volumes = blocked.len(),
+                        pv,
+                        "failed to decode a VolumeAttachment that names a deleted volume; leaving the volume's finalizer"
+                    );
+                    return WorkOutcome::Retry;
                 }
                 match self.states.checks().is_empty() {
                     true => WorkOutcome::Done,
@@ -406,7 +418,43 @@ fn driver_error(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::provisioner::testing::{DRIVER, context};
+
+    /// The store reports no change when an attachment that it could not decode is deleted.
+    #[tokio::test]
+    async fn volume_of_undecodable_attachment_is_checked_again() {
+        let context = context(|_, path, _| {
+            let attachment = json!({
+                "metadata": {"name": "a", "uid": "a", "resourceVersion": "1"},
+                "spec": {"attacher": DRIVER, "nodeName": [], "source": {"persistentVolumeName": "used"}},
+            });
+            let volume = json!({"metadata": {"name": "used", "uid": "u", "resourceVersion": "1"}});
+            let list = |items| (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}));
+            match path.rsplit('/').next() {
+                Some("volumeattachments") => list(json!([attachment])),
+                Some("persistentvolumes") => list(json!([volume])),
+                Some("a") => (200, attachment),
+                _ => list(json!([])),
+            }
+        });
+        let attacher = Attacher::new(context, super::super::Settings::default());
+        attacher.synced().await;
+        // The second volume was deleted meanwhile.
+        for (volume, uid) in [("used", "u"), ("gone", "g")] {
+            attacher.states.request_check(volume, uid.to_owned());
+        }
+        for _ in 0..2 {
+            assert_eq!(attacher.check_references().await, WorkOutcome::Retry);
+            let waiting: Vec<_> = attacher.states.checks().into_iter().collect();
+            assert_eq!(waiting, [("used".to_owned(), "u".to_owned())]);
+        }
+        attacher.states.request_check("used", "replaced".to_owned());
+        assert_eq!(attacher.check_references().await, WorkOutcome::Done);
+        assert!(attacher.states.checks().is_empty());
+    }
 
     /// sidecars.md 1.2 "Errors": the message is upstream's, the code gRPC's, and secrets are redacted.
     #[test]

@@ -5,11 +5,15 @@
 //! the server's newest version: once the store has reached that version, its index is the proof. An attachment that
 //! cannot be decoded counts for the volume that it names; only one whose volume cannot be read at all, of this driver,
 //! delays all volumes.
+//!
+//! The server's data may be restored from a backup. Its versions are lower then than those that the store has reached,
+//! and the store may have missed changes since. So a lower version proves nothing.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use wharf_cluster::{ApiError, Cluster, Store, WatchOptions};
+use wharf_cluster::{ApiError, Cluster, Store, WatchOptions, compare_versions};
 use wharf_model::{Key, Kind, VolumeAttachment};
 
 use super::BY_SUBJECT;
@@ -29,8 +33,10 @@ pub(super) struct AwaitedVersion {
 /// The result of a check.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReferenceCheck {
-    /// The volumes that were checked, and those that no attachment refers to.
-    Done { checked: DeletedVolumes, unreferenced: DeletedVolumes },
+    /// The volumes whose check is complete, and those of them that no attachment refers to. The volumes in `blocked` are
+    /// named by an attachment that cannot be decoded. The store reports no change when that is deleted, so they must be
+    /// checked again.
+    Done { checked: DeletedVolumes, unreferenced: DeletedVolumes, blocked: DeletedVolumes },
     /// The store does not prove anything yet.
     Await(AwaitedVersion),
 }
@@ -44,6 +50,11 @@ pub(super) enum ReferenceError {
         "VolumeAttachment {0} cannot be decoded, and it cannot be read which volume it names: repair or delete it"
     )]
     Unreadable(String),
+    #[error(
+        "the API server's version {server} is older than version {reached}, which the watch has reached: its data was \
+         restored, or it lags behind"
+    )]
+    OlderServer { server: String, reached: String },
 }
 
 /// What a raw attachment refers to.
@@ -65,14 +76,20 @@ pub(super) struct ReferenceChecker<'a> {
 impl ReferenceChecker<'_> {
     /// Starts a check. The deletion of all volumes was observed before.
     pub(super) async fn start(&self, volumes: DeletedVolumes) -> Result<ReferenceCheck, ReferenceError> {
+        let reached = self.attachments.reached_version();
         let page = self.cluster.list_first_page::<VolumeAttachment>(&WatchOptions::default()).await?;
         if !page.is_complete {
+            if let Some(reached) = reached
+                && compare_versions(&page.version, &reached) == Some(Ordering::Less)
+            {
+                return Err(ReferenceError::OlderServer { server: page.version, reached });
+            }
             return self.proceed(AwaitedVersion { version: page.version, volumes }).await;
         }
         let named = page.list.items.into_iter().filter_map(|a| a.spec.source.persistent_volume_name);
-        let mut referenced: BTreeSet<String> = named.collect();
-        referenced.extend(self.undecodable_references(page.list.undecodable).await?);
-        Ok(finished(volumes, |volume| referenced.contains(volume)))
+        let referenced: BTreeSet<String> = named.collect();
+        let undecodable = self.undecodable_references(page.list.undecodable).await?;
+        Ok(finished(volumes, &undecodable, |volume| referenced.contains(volume)))
     }
 
     /// Continues a check, if the store has reached the version.
@@ -83,10 +100,9 @@ impl ReferenceChecker<'_> {
         let undecodable = self.undecodable_references(self.attachments.undecodable()).await?;
         let is_referenced = |volume: &str| {
             let subject = Subject::Volume(volume.to_owned());
-            undecodable.contains(volume)
-                || self.attachments.first_by_index(BY_SUBJECT, &subject.index()).is_some()
+            self.attachments.first_by_index(BY_SUBJECT, &subject.index()).is_some()
         };
-        Ok(finished(awaited.volumes, is_referenced))
+        Ok(finished(awaited.volumes, &undecodable, is_referenced))
     }
 
     /// The volumes that attachments refer to that cannot be decoded.
@@ -108,10 +124,16 @@ impl ReferenceChecker<'_> {
     }
 }
 
-fn finished(volumes: DeletedVolumes, is_referenced: impl Fn(&str) -> bool) -> ReferenceCheck {
-    let free = volumes.iter().filter(|(volume, _)| !is_referenced(volume));
+fn finished(
+    volumes: DeletedVolumes,
+    undecodable: &BTreeSet<String>,
+    is_referenced: impl Fn(&str) -> bool,
+) -> ReferenceCheck {
+    let (blocked, checked): (DeletedVolumes, DeletedVolumes) =
+        volumes.into_iter().partition(|(volume, _)| undecodable.contains(volume));
+    let free = checked.iter().filter(|(volume, _)| !is_referenced(volume));
     let unreferenced = free.map(|(volume, uid)| (volume.clone(), uid.clone())).collect();
-    ReferenceCheck::Done { checked: volumes, unreferenced }
+    ReferenceCheck::Done { checked, unreferenced, blocked }
 }
 
 fn raw_reference<'a>(attachment: &'a Value, driver: &str) -> RawReference<'a> {

@@ -118,6 +118,11 @@ impl AttachStates {
         self.lock().checks.clone()
     }
 
+    /// Drops reference checks of volumes that do not exist any more.
+    pub(super) fn retain_checks(&self, exists: impl Fn(&str, &str) -> bool) {
+        self.lock().checks.retain(|volume, uid| exists(volume, uid));
+    }
+
     /// The check that waits until the store has reached a version. `None` if it has waited too long: after the server's
     /// data was restored from a backup, no later version may ever be that high.
     pub(super) fn awaited_version(&self, now: Monotonic) -> Option<AwaitedVersion> {

@@ -12,11 +12,19 @@ use wharf_model::{Kind, Monotonic, VolumeGroupSnapshot};
 
 /// The first and the last list without the API group are at least this far apart.
 const MIN_ABSENCE: Duration = Duration::from_secs(60);
+/// Lists further apart than this do not count together: the API group may have been served between them.
+const MAX_GAP: Duration = Duration::from_secs(600);
 
-/// Since when the server's lists have lacked the API group of group snapshots.
+/// The lists without the API group of group snapshots since the last sign that the server serves it.
 #[derive(Debug, Default)]
 pub(in super::super) struct RemovedGroups {
-    missing_since: Mutex<Option<Monotonic>>,
+    absence: Mutex<Option<Absence>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Absence {
+    first: Monotonic,
+    last: Monotonic,
 }
 
 impl RemovedGroups {
@@ -28,12 +36,22 @@ impl RemovedGroups {
 
     /// Records a list of API groups. Whether it proves that the CRDs were removed.
     pub(in super::super) fn observe(&self, is_served: bool, now: Monotonic) -> bool {
-        let mut missing_since = self.missing_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut absence = self.absence.lock().unwrap_or_else(PoisonError::into_inner);
         if is_served {
-            *missing_since = None;
+            *absence = None;
             return false;
         }
-        now.since(*missing_since.get_or_insert(now)) >= MIN_ABSENCE
+        let first = match *absence {
+            Some(Absence { first, last }) if now.since(last) <= MAX_GAP => first,
+            _ => now,
+        };
+        *absence = Some(Absence { first, last: now });
+        now.since(first) >= MIN_ABSENCE
+    }
+
+    /// The read of a group had another result than that the kind is not served: earlier absences prove nothing.
+    pub(in super::super) fn forget_absence(&self) {
+        *self.absence.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
@@ -56,5 +74,24 @@ mod tests {
         ] {
             assert_eq!(removed.observe(is_served, Monotonic(second * 1000)), expected, "second {second}");
         }
+    }
+
+    /// The API group may be missing for a moment during each restart of the server.
+    #[test]
+    fn absences_far_apart_do_not_count_together() {
+        let removed = RemovedGroups::default();
+        for (second, expected) in [
+            (0, false),
+            (601, false),
+            (86_400, false),
+            (86_459, false),
+            (87_059, true),
+            (87_660, false),
+            (87_720, true),
+        ] {
+            assert_eq!(removed.observe(false, Monotonic(second * 1000)), expected, "second {second}");
+        }
+        removed.forget_absence();
+        assert!(!removed.observe(false, Monotonic(87_721_000)));
     }
 }

@@ -96,7 +96,15 @@ fn volumes(names: &[&str]) -> DeletedVolumes {
 }
 
 fn done(checked: &[&str], unreferenced: &[&str]) -> ReferenceCheck {
-    ReferenceCheck::Done { checked: volumes(checked), unreferenced: volumes(unreferenced) }
+    blocked(checked, unreferenced, &[])
+}
+
+fn blocked(checked: &[&str], unreferenced: &[&str], blocked: &[&str]) -> ReferenceCheck {
+    ReferenceCheck::Done {
+        checked: volumes(checked),
+        unreferenced: volumes(unreferenced),
+        blocked: volumes(blocked),
+    }
 }
 
 /// Finding S-M3: a thousand volumes cost one request, which has one page.
@@ -124,6 +132,18 @@ async fn stale_store_is_no_proof() {
     assert_eq!(fixture.requests(), ["volumeattachments"], "no further page");
 }
 
+/// After a restore of the server's data, the store may lack attachments of the restored data.
+#[tokio::test]
+async fn server_older_than_the_store_is_no_proof() {
+    let fixture = Fixture::new(Vec::new(), false).await;
+    fixture.deliver("BOOKMARK", &json!({"metadata": {"resourceVersion": "30"}})).await;
+    let error = fixture.checker().start(volumes(&["free"])).await.unwrap_err();
+    assert!(
+        matches!(&error, ReferenceError::OlderServer { server, reached } if server == "20" && reached == "30"),
+        "{error}"
+    );
+}
+
 /// Finding S-M3: one bad object of any driver blocked the deletion of all volumes.
 #[tokio::test]
 async fn undecodable_attachment_blocks_only_the_volume_that_it_names() {
@@ -141,7 +161,7 @@ async fn undecodable_attachment_blocks_only_the_volume_that_it_names() {
             fixture.deliver("BOOKMARK", &json!({"metadata": {"resourceVersion": "20"}})).await;
         }
         let check = fixture.checker().start(volumes(&["free", "used"])).await.unwrap();
-        assert_eq!(check, done(&["free", "used"], &["free"]), "whole: {is_whole}");
+        assert_eq!(check, blocked(&["free"], &["free"], &["used"]), "whole: {is_whole}");
         let fixture = Fixture::new(vec![ours.clone()], is_whole).await;
         if !is_whole {
             fixture.deliver("BOOKMARK", &json!({"metadata": {"resourceVersion": "20"}})).await;
