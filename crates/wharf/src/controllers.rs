@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::work::{Gate, restart};
-use wharf_cluster::{Backoff, Cluster, ConnectOptions, EventRecorder, Leadership, LeaseOptions};
+use wharf_cluster::{ApiError, Backoff, Cluster, ConnectOptions, EventRecorder, Leadership, LeaseOptions};
 use wharf_controllers::{
     Context, attach_detach, binder, ephemeral, expand, node_lifecycle, protection, scheduler,
 };
@@ -201,12 +201,16 @@ fn default_controllers(server_version: &str) -> Vec<Controller> {
     Controller::ALL.into_iter().filter(|controller| embedded || everywhere(controller)).collect()
 }
 
-/// Waits until the API server responds.
+/// Waits until the API server responds. Empty if it does not tell its version: the embedded API tells it to every user.
 async fn server_version(cluster: &Cluster) -> String {
     let mut failures = 0_u32;
     loop {
         match cluster.server_version().await {
             Ok(version) => return version,
+            Err(error @ (ApiError::Forbidden(_) | ApiError::NotServed(_) | ApiError::NotFound(_))) => {
+                tracing::info!(%error, "the API server refuses to tell its version; starting the controllers of a cluster");
+                return String::new();
+            }
             Err(error) => {
                 let pause = RETRY.delay(failures);
                 failures = failures.saturating_add(1);
@@ -274,7 +278,24 @@ pub(crate) async fn run(args: ControllersArgs) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use super::*;
+
+    /// A hardened cluster may refuse `/version`, or a proxy may not serve it.
+    #[tokio::test]
+    async fn server_that_refuses_its_version_is_a_cluster() {
+        for code in [403, 404] {
+            let server = tower::service_fn(move |_: http::Request<kube::client::Body>| async move {
+                let body = serde_json::json!({"kind": "Status", "code": code, "message": "no"}).to_string();
+                let response = http::Response::builder().status(code);
+                Ok::<_, Infallible>(response.body(kube::client::Body::from(body.into_bytes())).unwrap())
+            });
+            let cluster = Cluster::with_client(kube::Client::new(server, "default"));
+            let version = tokio::time::timeout(Duration::from_secs(5), server_version(&cluster)).await;
+            assert_eq!(default_controllers(&version.unwrap()).len(), 5, "{code}");
+        }
+    }
 
     /// U-6: nothing else schedules pods or removes taints on the embedded API; a cluster has its own controllers.
     #[test]

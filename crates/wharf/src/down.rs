@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -141,11 +142,12 @@ async fn drain(cluster: &Cluster, data_dir: &DataDir, limit: Duration) -> anyhow
     match timeout(limit, drained).await {
         Ok(done) => done,
         Err(_) => {
-            let pods: Vec<_> = pods
-                .all()
-                .iter()
-                .map(|pod| remaining_pod(pod, nodes.get(&Key::cluster(&*pod.node_name)).as_deref()))
-                .collect();
+            let own = data_dir.recorded_node_name().unwrap_or_default();
+            let remaining = |pod: &Arc<Pod>| {
+                let node = nodes.get(&Key::cluster(&*pod.node_name));
+                remaining_pod(pod, node.as_deref(), own.as_deref())
+            };
+            let pods: Vec<_> = pods.all().iter().map(remaining).collect();
             let attached = attachments.all();
             let attached = attached.iter().map(|attachment| {
                 let volume = attachment.spec.source.persistent_volume_name.as_deref().unwrap_or("?");
@@ -163,13 +165,17 @@ async fn drain(cluster: &Cluster, data_dir: &DataDir, limit: Duration) -> anyhow
     }
 }
 
-/// A pod that is still present, and what to do if its node cannot stop it.
-fn remaining_pod(pod: &Pod, node: Option<&Node>) -> String {
+/// A pod that is still present, and what to do if its node cannot stop it. `own` is the node of `wharf up`, which
+/// creates its Node again if that is deleted.
+fn remaining_pod(pod: &Pod, node: Option<&Node>, own: Option<&str>) -> String {
     let (key, name) = (pod.key(), &pod.node_name);
     match node {
         _ if name.is_empty() => format!("pod {key}"),
-        None => format!("pod {key} (its node {name} does not exist: it is deleted within a minute)"),
         Some(node) if node.is_ready() => format!("pod {key}"),
+        _ if own == Some(name) => format!(
+            "pod {key} (its node {name} is this machine, whose node agent is not Ready: read the log of `wharf up` for the reason)"
+        ),
+        None => format!("pod {key} (its node {name} does not exist: it is deleted within a minute)"),
         Some(_) => format!(
             "pod {key} (its node {name} is not Ready and cannot stop it: if that machine is certainly off, run \
              `kubectl delete node {name}`, and the pod is deleted within a minute)"
@@ -218,17 +224,21 @@ mod tests {
             serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {"conditions": conditions}}))
                 .unwrap()
         };
-        for (node_name, node, expected) in [
-            ("", None, "pod ns/p"),
-            ("n", Some(node("True")), "pod ns/p"),
-            ("n", Some(node("Unknown")), "run `kubectl delete node n`"),
-            ("n", None, "its node n does not exist"),
+        for (node_name, node, own, expected) in [
+            ("", None, "up", "pod ns/p"),
+            ("n", Some(node("True")), "up", "pod ns/p"),
+            ("n", Some(node("Unknown")), "up", "run `kubectl delete node n`"),
+            ("n", None, "up", "its node n does not exist"),
+            ("n", Some(node("True")), "n", "pod ns/p"),
+            ("n", Some(node("Unknown")), "n", "read the log of `wharf up`"),
+            ("n", None, "n", "read the log of `wharf up`"),
         ] {
             let body = json!({"metadata": {"namespace": "ns", "name": "p"}, "spec": {"nodeName": node_name}});
             let pod: Pod = serde_json::from_value(body).unwrap();
-            let text = remaining_pod(&pod, node.as_ref());
+            let text = remaining_pod(&pod, node.as_ref(), Some(own));
             assert!(text.starts_with("pod ns/p") && text.contains(expected), "{text}");
             assert_eq!(text == "pod ns/p", expected == "pod ns/p", "{text}");
+            assert!(own != "n" || !text.contains("delete node"), "{text}");
         }
     }
 

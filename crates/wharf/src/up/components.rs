@@ -34,6 +34,7 @@ use wharf_sidecar::health_registry::HealthRegistry;
 use wharf_sidecar::process;
 use wharf_upstream_flags::Environment;
 
+use super::data_dir::NodeName;
 use super::external_driver::{DriverOptions, ExternalDriver};
 use super::pod_streams::ContainerStreams;
 use super::served_driver::{self, ServedDriver};
@@ -114,13 +115,14 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
     let data_dir = DataDir::create(&args.data_dir)?;
     let environment = Environment::read();
     let _lock = lock(&data_dir)?;
-    let node = data_dir.node_name(args.node_name.as_deref(), environment.host_name.as_deref())?;
+    let node_name = data_dir.node_name(args.node_name.as_deref(), environment.host_name.as_deref())?;
 
     // All components share the watches of one in-process API client.
     let (mut api_server, mut drivers, mut controllers) =
         (Components::default(), Components::default(), Components::default());
     let runtime = open_runtime(&data_dir, &args)?;
-    let (api, address) = start_api_server(&args, &data_dir, &node, &runtime, &mut api_server).await?;
+    let (api, address) = start_api_server(&args, &data_dir, &node_name, &runtime, &mut api_server).await?;
+    let node = node_name.name;
     let cluster = Cluster::with_client(in_process_client(&api, &Identity::Admin));
     watch_shared_kinds(&cluster);
     let health_registry = HealthRegistry::default();
@@ -215,7 +217,7 @@ fn open_runtime(data_dir: &DataDir, args: &UpArgs) -> anyhow::Result<Runtime> {
 async fn start_api_server(
     args: &UpArgs,
     data_dir: &DataDir,
-    node: &str,
+    node: &NodeName,
     runtime: &Runtime,
     components: &mut Components,
 ) -> anyhow::Result<(Api, SocketAddr)> {
@@ -228,12 +230,14 @@ async fn start_api_server(
     let authority = pki.certificate_pem().to_owned();
     let options = rest::Options {
         base_url: url.clone(),
-        streams: Some(Arc::new(ContainerStreams::new(node, runtime.clone()))),
+        streams: Some(Arc::new(ContainerStreams::new(&node.name, runtime.clone()))),
         ca_certificate: authority,
         ..rest::Options::default()
     };
     let api = Api::new(store, pki.access()?, options);
     api.prepare().await.context("failed to create the initial namespaces")?;
+    // Before anything creates a Node.
+    data_dir.record_node_name(node, &node_names(&api).await?)?;
     let kubeconfig = pki.kubeconfig(&Identity::Admin, &url, now())?;
     write_private(&data_dir.kubeconfig(), kubeconfig.as_bytes()).context("failed to write the kubeconfig")?;
     let (serving, stop) = (api.clone(), components.stop.clone());
@@ -246,6 +250,14 @@ async fn start_api_server(
         }
     });
     Ok((api, address))
+}
+
+/// The names of all Nodes.
+async fn node_names(api: &Api) -> anyhow::Result<Vec<String>> {
+    let cluster = Cluster::with_client(in_process_client(api, &Identity::Admin));
+    let nodes = cluster.list::<Node>(&WatchOptions::default()).await.context("failed to list Nodes")?;
+    let undecodable = nodes.undecodable.into_iter().flatten().map(|key| key.name);
+    Ok(nodes.items.into_iter().map(|node| node.metadata.name).chain(undecodable).collect())
 }
 
 /// Serves metrics and attempts on a socket that only root can use, and at the address of `--metrics`.

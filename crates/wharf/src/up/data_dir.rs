@@ -5,6 +5,24 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use wharf_linux::{Linux, PathBeneath, write_durably};
+use wharf_model::names::is_dns_subdomain;
+
+/// The file with the name of the Node.
+const NODE_NAME: &str = "node-name";
+/// The name of a Node is also the value of its label `kubernetes.io/hostname`.
+const MAX_NODE_NAME: usize = 63;
+
+/// The name of this machine's Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NodeName {
+    pub(super) name: String,
+    /// Whether an earlier start has recorded it.
+    is_recorded: bool,
+}
+
+fn is_node_name(name: &str) -> bool {
+    name.len() <= MAX_NODE_NAME && is_dns_subdomain(name)
+}
 
 /// The data directory and the paths in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,45 +87,75 @@ impl DataDir {
         self.kubelet_root().join("plugins_registry")
     }
 
-    /// The name of the Node object: that of earlier starts, or else the requested one, or the host name. It is recorded at
-    /// the first start. Pods and volumes are bound to the name, so that another one would leave them without a node.
-    /// Call it while holding the lock of the directory.
-    pub(super) fn node_name(&self, requested: Option<&str>, host: Option<&str>) -> anyhow::Result<String> {
-        const FILE: &str = "node-name";
-        let file = self.0.join(FILE);
+    /// The recorded name of the Node object.
+    pub(crate) fn recorded_node_name(&self) -> anyhow::Result<Option<String>> {
+        let file = self.node_name_file();
         let recorded = match std::fs::read_to_string(&file) {
-            Ok(text) => Some(text.trim().to_owned()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(error) => {
-                return Err(error).with_context(|| format!("failed to read {}", file.display()));
-            }
+            Ok(text) => text.trim().to_owned(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("failed to read {}", file.display())),
         };
+        anyhow::ensure!(
+            is_node_name(&recorded),
+            "{} does not contain the name of a Node, but {recorded:?}: write the node's name of earlier starts to it, or remove \
+             the file if there were none",
+            file.display()
+        );
+        Ok(Some(recorded))
+    }
+
+    /// The name of the Node object: that of earlier starts, or else the requested one, or the host name. Call it while
+    /// holding the lock of the directory.
+    pub(super) fn node_name(&self, requested: Option<&str>, host: Option<&str>) -> anyhow::Result<NodeName> {
         let requested = requested.map(str::to_ascii_lowercase);
-        match (recorded, requested) {
-            (Some(recorded), _) if recorded.is_empty() => {
+        if let Some(recorded) = self.recorded_node_name()? {
+            if let Some(requested) = requested
+                && requested != recorded
+            {
                 anyhow::bail!(
-                    "{} is empty: write the node's name of earlier starts to it, or remove it if there were none",
-                    file.display()
-                )
+                    "{} records that this machine is node {recorded}. Pods and volumes that are bound to {recorded} would have no \
+                     node if it were {requested}: start without --node-name (or NODE_NAME) to continue as {recorded}, or use \
+                     another --data-dir for {requested}. If earlier starts used {requested}, correct the name in the file",
+                    self.node_name_file().display()
+                );
             }
-            (Some(recorded), Some(requested)) if recorded != requested => {
-                let dir = self.0.display();
-                anyhow::bail!(
-                    "the pods and volumes in {dir} are bound to node {recorded}, and would have no node if this machine were \
-                     {requested}: start without --node-name (or NODE_NAME) to continue as {recorded}, or use another --data-dir \
-                     for {requested}"
-                )
-            }
-            (Some(recorded), _) => Ok(recorded),
-            (None, requested) => {
-                let host = host.map(str::to_ascii_lowercase);
-                let name = requested.or(host).context("cannot determine the host name: set --node-name")?;
-                let path = PathBeneath::new(&self.0, Path::new(FILE));
-                write_durably(&Linux::new(), &path, format!("{name}\n").as_bytes())
-                    .with_context(|| format!("failed to write {}", file.display()))?;
-                Ok(name)
-            }
+            return Ok(NodeName { name: recorded, is_recorded: true });
         }
+        let name = requested.or_else(|| host.map(str::to_ascii_lowercase));
+        let name = name.context("cannot determine the host name: set --node-name")?;
+        anyhow::ensure!(
+            is_node_name(&name),
+            "{name:?} cannot be the name of a Node: set --node-name to a name of at most {MAX_NODE_NAME} lower case letters, \
+             digits, '-' and '.', with a letter or digit first and last"
+        );
+        Ok(NodeName { name, is_recorded: false })
+    }
+
+    /// Records the name at the first start. Pods and volumes are bound to it, so another one would leave them without a
+    /// node. `nodes` are the names of all Nodes: earlier versions did not record the name.
+    pub(super) fn record_node_name(&self, node: &NodeName, nodes: &[String]) -> anyhow::Result<()> {
+        let (name, file) = (&node.name, self.node_name_file());
+        if node.is_recorded {
+            return Ok(());
+        }
+        anyhow::ensure!(
+            nodes.is_empty() || nodes.contains(name),
+            "the objects in {} were made with other nodes ({}), and pods and volumes that are bound to them would have no node if \
+             this machine were {name}: pass --node-name with the name of this machine. If {name} is right, write it to {}",
+            self.0.display(),
+            nodes.join(", "),
+            file.display()
+        );
+        write_durably(
+            &Linux::new(),
+            &PathBeneath::new(&self.0, Path::new(NODE_NAME)),
+            format!("{name}\n").as_bytes(),
+        )
+        .with_context(|| format!("failed to write {}", file.display()))
+    }
+
+    fn node_name_file(&self) -> PathBuf {
+        self.0.join(NODE_NAME)
     }
 
     /// Sockets and the PID file.
@@ -157,15 +205,56 @@ mod tests {
             ),
             (None, None, Ok("node-1")),
         ] {
-            let name = DataDir::create(dir.path()).unwrap().node_name(requested, host);
+            let data_dir = DataDir::create(dir.path()).unwrap();
+            let name = data_dir.node_name(requested, host).and_then(|node| {
+                data_dir.record_node_name(&node, &[])?;
+                Ok(node.name)
+            });
             match (name, expected) {
                 (Ok(name), Ok(expected)) => assert_eq!(name, expected, "{requested:?} {host:?}"),
                 (Err(error), Err(expected)) => assert!(format!("{error:#}").contains(expected), "{error:#}"),
                 (name, expected) => panic!("{requested:?} {host:?}: {name:?}, not {expected:?}"),
             }
         }
-        std::fs::write(dir.path().join("node-name"), "").unwrap();
-        let name = DataDir::create(dir.path()).unwrap().node_name(Some("node-1"), None);
-        assert!(name.unwrap_err().to_string().contains("is empty"));
+        for recorded in ["", "my_host"] {
+            std::fs::write(dir.path().join("node-name"), recorded).unwrap();
+            let name = DataDir::create(dir.path()).unwrap().node_name(Some("node-1"), None);
+            let error = name.unwrap_err().to_string();
+            assert!(error.contains("/node-name does not contain the name of a Node"), "{error}");
+        }
+    }
+
+    /// With an invalid name every write of the Node would fail, and the recorded name cannot be changed.
+    #[test]
+    fn invalid_node_name_is_not_recorded() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::create(dir.path()).unwrap();
+        let long = "n".repeat(64);
+        for (requested, host) in
+            [(None, Some("my_host")), (Some("a b"), Some("ok")), (Some(""), None), (Some(&*long), None)]
+        {
+            let error = data_dir.node_name(requested, host).unwrap_err().to_string();
+            assert!(error.contains("set --node-name"), "{error}");
+        }
+        assert_eq!(data_dir.recorded_node_name().unwrap(), None);
+    }
+
+    /// A data directory of a version that did not record the name.
+    #[test]
+    fn node_name_that_no_existing_node_has_is_not_recorded() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::create(dir.path()).unwrap();
+        let nodes = ["a".to_owned(), "joined".to_owned()];
+        let unflagged = data_dir.node_name(None, Some("b")).unwrap();
+        let error = data_dir.record_node_name(&unflagged, &nodes).unwrap_err().to_string();
+        assert!(error.contains("(a, joined)") && error.contains("pass --node-name"), "{error}");
+        assert_eq!(data_dir.recorded_node_name().unwrap(), None);
+        let flagged = data_dir.node_name(Some("a"), Some("b")).unwrap();
+        data_dir.record_node_name(&flagged, &nodes).unwrap();
+        assert_eq!(data_dir.recorded_node_name().unwrap().as_deref(), Some("a"));
+        // A Node that was deleted is created again.
+        let later = data_dir.node_name(None, Some("b")).unwrap();
+        data_dir.record_node_name(&later, &["joined".to_owned()]).unwrap();
+        assert_eq!(later.name, "a");
     }
 }
