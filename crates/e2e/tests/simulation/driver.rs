@@ -22,7 +22,7 @@ use wharf_csi::v1::identity_server::{Identity, IdentityServer};
 use wharf_csi::v1::node_server::NodeServer;
 use wharf_csi::v1::plugin_capability::service::Type as ServiceType;
 use wharf_csi::v1::plugin_capability::{Service, Type};
-use wharf_csi::{Client, InProcessService, v1};
+use wharf_csi::{Client, InProcessService, is_request_error, v1};
 
 use crate::api::ProcessRun;
 use crate::sim::Sim;
@@ -64,6 +64,16 @@ pub(crate) struct DriverState {
 }
 
 impl DriverState {
+    /// CreateVolume does not refuse a request with which it has created the volume. The provisioner believes such an error,
+    /// see [`is_request_error`], and a driver that returns it leaks the volume.
+    fn possible_error(&self, method: &str, volume: &str, code: Code) -> Code {
+        let contradicts = is_request_error(code) && code != Code::ResourceExhausted;
+        match method == "CreateVolume" && contradicts && self.volumes.contains_key(volume) {
+            true => Code::Internal,
+            false => code,
+        }
+    }
+
     /// Descriptions of everything that is left.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         self.volumes.iter().map(|(id, volume)| format!("{id}: {volume:?}")).collect()
@@ -194,6 +204,7 @@ impl Driver {
             sleep(fault.delay_before).await;
             let result = match fault.error_instead {
                 Some(code) => {
+                    let code = lock(&driver.driver_state).possible_error(method, &busy.1, code);
                     if code == Code::FailedPrecondition && method.ends_with("ExpandVolume") {
                         lock(&driver.driver_state).offline_expansion.insert(busy.1.clone());
                     }
