@@ -8,8 +8,7 @@
 //!   healthy. Before a pod is deleted, its node is read from the API server, and the decision is made again.
 //!
 //! All waits are counted from what this process has seen. A restart, and a time in which it could not read the leases,
-//! starts them again. Start reading at `node` and
-//! `pod`: the rules.
+//! starts them again. Start reading at `node` and `pod`: the rules.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +16,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use wharf_cluster::indexes::PODS_BY_NODE;
-use wharf_cluster::work::{EnqueueRequest, StepLimit, WorkOutcome, enqueue_changes, run_role};
+use wharf_cluster::work::{
+    EnqueueRequest, RESYNC_INTERVAL, StepLimit, WorkOutcome, enqueue_changes, resync, run_role,
+};
 use wharf_cluster::{
     Backoff, Change, EventRecorder, EventType, Priority, Queue, Store, WatchOptions, monotonic,
 };
@@ -119,6 +120,16 @@ impl NodeLifecycle {
             _ => vec![request(WorkItem::Pod(change.key.clone()))],
         };
         into.spawn(enqueue_changes(self.pods.clone(), self.queue.clone(), requests));
+        let this = Arc::clone(self);
+        into.spawn(resync(self.queue.clone(), RESYNC_INTERVAL, move || this.all_items()));
+    }
+
+    /// What a resync reconciles. The leases are read every few seconds anyway.
+    fn all_items(&self) -> Vec<WorkItem> {
+        let (nodes, pods) = (self.nodes.all(), self.pods.all());
+        let nodes = nodes.iter().map(|node| WorkItem::Node(node.metadata.name.clone()));
+        let pods = pods.iter().filter(|pod| !pod.node_name.is_empty());
+        nodes.chain(pods.map(|pod| WorkItem::Pod(pod.key()))).collect()
     }
 
     fn node_changed(&self, change: &Change<Node>) -> Vec<EnqueueRequest<WorkItem>> {
@@ -178,4 +189,61 @@ impl NodeLifecycle {
 
 fn request(key: WorkItem) -> EnqueueRequest<WorkItem> {
     EnqueueRequest { key, priority: Priority::Normal }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+    use tokio_util::sync::CancellationToken;
+    use wharf_cluster::Cluster;
+    use wharf_cluster::work::Gate;
+
+    use super::*;
+
+    /// The items in the queue, which is empty then.
+    async fn drain(controller: &NodeLifecycle) -> Vec<WorkItem> {
+        let mut items = Vec::new();
+        while controller.queue.depth() > 0 {
+            let work = controller.queue.next().await.unwrap();
+            items.push(work.key().clone());
+            work.done();
+        }
+        items
+    }
+
+    /// Otherwise a missed wake-up would last until the next change of the node or pod.
+    #[tokio::test(start_paused = true)]
+    async fn resync_reconciles_nodes_and_pods_that_have_a_node() {
+        let server = tower::service_fn(|request: Request<Body>| async move {
+            if request.uri().query().unwrap_or_default().contains("watch=") {
+                return std::future::pending().await;
+            }
+            let object = |name: &str, spec| json!({"metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"}, "spec": spec});
+            let items = match request.uri().path().rsplit('/').next() {
+                Some("nodes") => vec![object("n", json!({}))],
+                Some("pods") => vec![object("bound", json!({"nodeName": "n"})), object("free", json!({}))],
+                _ => Vec::new(),
+            };
+            let list = json!({"metadata": {"resourceVersion": "1"}, "items": items});
+            Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes())))
+        });
+        let cluster = Cluster::with_client(kube::Client::new(server, "default"));
+        let gate = Gate::new(None, CancellationToken::new());
+        let events = EventRecorder::start(&cluster, COMPONENT, "test");
+        let evictions = EventRecorder::start(&cluster, EVICTION_COMPONENT, "test");
+        let controller = Arc::new(NodeLifecycle::new(Context { gate, events, cluster }, evictions));
+        controller.synced().await;
+        let mut feeds = JoinSet::new();
+        controller.spawn_feeds(&mut feeds);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        drain(&controller).await;
+        controller.queue.request_resync();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let items = drain(&controller).await;
+        assert_eq!(items, [WorkItem::Node("n".into()), WorkItem::Pod(Key::namespaced("ns", "bound"))]);
+    }
 }
