@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use wharf_model::patch::Patch;
@@ -194,9 +195,7 @@ impl Cluster {
     /// of this cluster: the caller must be allowed to see all that it selects.
     #[must_use]
     pub fn with_user(&self, client: kube::Client) -> Self {
-        let transport = Transport::new(client, None, Metrics::default());
-        let watches = Arc::clone(&self.inner.watches);
-        Self { inner: Arc::new(Inner { transport, watches }), min_view: self.min_view }
+        self.with_transport(Transport::new(client, None, Metrics::default()))
     }
 
     /// For one role: its writes go out only while it holds the lease, and are cancelled when it loses it, wherever in a
@@ -204,16 +203,18 @@ impl Cluster {
     #[must_use]
     pub fn fenced(&self, leadership: Option<&Leadership>) -> Self {
         let Some(leadership) = leadership else { return self.clone() };
-        let transport = self.inner.transport.fenced(leadership.fence().clone());
-        let watches = Arc::clone(&self.inner.watches);
-        Self { inner: Arc::new(Inner { transport, watches }), min_view: self.min_view }
+        self.with_transport(self.inner.transport.fenced(leadership.fence().clone()))
     }
 
     /// With a limit of its own instead of the shared one, for writes that may wait and must not be many. Reads, watches
     /// and stores are those of this cluster. A rate that is not positive is no limit.
     #[must_use]
     pub fn limited(&self, qps: f32, burst: u32) -> Self {
-        let transport = self.inner.transport.limited(Limit::new(qps, burst));
+        self.with_transport(self.inner.transport.limited(Limit::new(qps, burst)))
+    }
+
+    /// With the watches and stores of this cluster.
+    fn with_transport(&self, transport: Transport) -> Self {
         let watches = Arc::clone(&self.inner.watches);
         Self { inner: Arc::new(Inner { transport, watches }), min_view: self.min_view }
     }
@@ -256,10 +257,7 @@ impl Cluster {
 
     /// The server's version, such as `v1.34.2`. Other servers than kube-apiserver add to it.
     pub async fn server_version(&self) -> Result<String, ApiError> {
-        let call = Call::version();
-        let subject = call.subject;
-        let bytes = self.inner.transport.send(call).await?;
-        let version: Value = serde_json::from_slice(&bytes).map_err(|error| undecodable(subject, &error))?;
+        let version: Value = self.send(Call::version()).await?;
         Ok(text(&version, "/gitVersion").unwrap_or_default().to_owned())
     }
 
@@ -334,11 +332,15 @@ impl Cluster {
 
     /// Whether the server serves an API group, in any version. `false` only if its list of API groups lacks it.
     pub async fn serves_api_group(&self, group: &str) -> Result<bool, ApiError> {
-        let call = Call::api_groups();
+        let list: ApiGroups = self.send(Call::api_groups()).await?;
+        Ok(list.groups.iter().any(|listed| listed.name == group))
+    }
+
+    /// Sends a request whose response updates no store.
+    async fn send<T: DeserializeOwned>(&self, call: Call<'_>) -> Result<T, ApiError> {
         let subject = call.subject;
         let bytes = self.inner.transport.send(call).await?;
-        let list: ApiGroups = serde_json::from_slice(&bytes).map_err(|error| undecodable(subject, &error))?;
-        Ok(list.groups.iter().any(|listed| listed.name == group))
+        serde_json::from_slice(&bytes).map_err(|error| undecodable(subject, &error))
     }
 
     /// Creates an object and returns it as stored by the server.
@@ -363,9 +365,7 @@ impl Cluster {
         body: &Value,
     ) -> Result<Value, ApiError> {
         let call = Call::object("POST", api, key).subresource(Some(subresource));
-        let subject = call.subject;
-        let bytes = self.inner.transport.send(call.body(JSON, body.to_string().into_bytes())).await?;
-        serde_json::from_slice(&bytes).map_err(|error| undecodable(subject, &error))
+        self.send(call.body(JSON, body.to_string().into_bytes())).await
     }
 
     /// Replaces an object, or one of its subresources. The body's metadata carries the resource version it was read
