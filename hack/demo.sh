@@ -63,7 +63,7 @@ work_up
 started=$(milliseconds)
 pool_up xfs 20G
 echo "A pool on a fresh xfs file system (20 GiB, sparse), and a driver on it"
-driver_start "$wharf" driver local --node-id demo --pool "$POOL"
+driver_start "$wharf" driver local --create-pool --node-id demo --pool "$POOL"
 echo
 
 step "create a volume of 2 GiB, xfs" csi --output json volume create data --size 2GiB --fs-type xfs

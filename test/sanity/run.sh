@@ -84,7 +84,7 @@ local_pool() {
   wanted "$name" || return 0
   [[ " $* " == *" --attach "* ]] || skips+=(local-unattached)
   pool_up "$fs" 40G
-  driver_start "$wharf" driver local --node-id sanity --pool "$POOL" --max-volumes 8 "$@"
+  driver_start "$wharf" driver local --create-pool --node-id sanity --pool "$POOL" --max-volumes 8 "$@"
   judge "$name" "$(may_skip "${skips[@]}")" "$access"
   driver_stop || count "$name: stop" 0 1
   pool_down

@@ -38,7 +38,7 @@ modprobe loop
 mkfs.xfs -q -f /dev/vda
 mkdir -p /run/pool /run/staging
 mount /dev/vda /run/pool
-"$wharf" driver local --endpoint unix:///run/csi.sock --node-id vm --pool /run/pool >/run/driver.log 2>&1 </dev/null &
+"$wharf" driver local --create-pool --endpoint unix:///run/csi.sock --node-id vm --pool /run/pool >/run/driver.log 2>&1 </dev/null &
 driver=$!
 check "driver listens" listening
 

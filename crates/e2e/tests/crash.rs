@@ -155,7 +155,11 @@ async fn block_workload(co: &mut Orchestrator) {
     assert!(status.success());
     let reader = co.publish_as(&raw, "", "other", true).await;
     assert_eq!(fs::read(&reader).unwrap()[..4096], [7; 4096]);
-    assert!(fs::File::options().write(true).open(&reader).is_err());
+    let written = fs::File::options().write(true).open(&reader).and_then(|mut file| {
+        use std::io::Write as _;
+        file.write_all(&[1; 4096]).and_then(|()| file.sync_all())
+    });
+    assert!(written.is_err(), "the reader's device is read-only");
     co.unpublish(&raw, "other").await;
     co.expand(&raw, 16 * MIB).await;
     let request = co.node_expand_request(&raw, "", 16 * MIB);

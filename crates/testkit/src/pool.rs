@@ -10,13 +10,16 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use wharf_linux::{
-    BlockDevices as _, FsType, Linux, LoopDevice, LoopOptions, Mount, MountRequest, Mounts as _, PathBeneath,
+    BlockDevices as _, FileId, FsType, Linux, LoopDevice, LoopOptions, Mount, MountRequest, Mounts as _,
+    PathBeneath,
 };
 
 /// A file system in a sparse file, mounted on a loop device.
 pub struct TestPool {
     mount_point: PathBuf,
     device: PathBuf,
+    /// The file behind the device: its number may go to another test's image before it is cleaned up.
+    image: FileId,
     /// Last field: the directory is removed after everything in it is unmounted.
     _dir: TempDir,
 }
@@ -42,8 +45,9 @@ impl TestPool {
         assert!(formatted.status.success(), "mkfs.{fs}: {}", String::from_utf8_lossy(&formatted.stderr));
         let options = LoopOptions { label: "wharf-testkit".to_owned(), ..LoopOptions::default() };
         let attached = Linux::new().loop_attach(&PathBeneath::new(dir.path(), Path::new("disk")), &options);
-        let device = attached.expect("failed to attach a loop device").path;
-        let pool = Self { mount_point, device, _dir: dir };
+        let LoopDevice { path: device, backing: image, .. } =
+            attached.expect("failed to attach a loop device");
+        let pool = Self { mount_point, device, image, _dir: dir };
         let source = pool.device.display().to_string();
         Linux::new()
             .mount(&MountRequest {
@@ -102,7 +106,7 @@ impl Drop for TestPool {
         // A device that another process is releasing takes a moment. A panic here would hide the test's own
         // failure.
         for _ in 0..50 {
-            if let Ok(true) = clear(&self.mount_point, &self.device) {
+            if let Ok(true) = clear(&self.mount_point, &self.device, self.image) {
                 return;
             }
             sleep(Duration::from_millis(100));
@@ -112,7 +116,7 @@ impl Drop for TestPool {
 }
 
 /// Unmounts the volumes of the pool, detaches their devices, then releases the pool itself.
-fn clear(pool: &Path, device: &Path) -> wharf_linux::Result<bool> {
+fn clear(pool: &Path, device: &Path, image: FileId) -> wharf_linux::Result<bool> {
     let kernel = Linux::new();
     if kernel.mount_table()?.at(pool).is_some() {
         let Ok(metadata) = std::fs::metadata(pool) else { return Ok(false) };
@@ -124,7 +128,7 @@ fn clear(pool: &Path, device: &Path) -> wharf_linux::Result<bool> {
         }
         kernel.unmount(pool)?;
     }
-    kernel.loop_detach(device, None)?;
+    kernel.loop_detach(device, Some(image))?;
     Ok(true)
 }
 

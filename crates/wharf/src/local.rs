@@ -1,9 +1,10 @@
-//! `wharf local …`: inspects and repairs a pool of the local driver.
+//! `wharf local …`: creates, inspects and repairs a pool of the local driver.
 //!
 //! Read-only commands take no lock and work while the driver runs. Commands that change the pool need exclusive access.
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
@@ -19,7 +20,10 @@ const AFTER_HELP: &str = "\
 `list`, `check` and `purge --dry-run` only read the pool and work while the driver runs. `purge` and `check --adopt` change \
 the pool: stop the driver first.";
 
-/// Inspect and repair a pool of the local driver
+/// How often `thaw --watch` checks.
+const THAW_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Create, inspect and repair a pool of the local driver
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct LocalArgs {
@@ -29,6 +33,11 @@ pub(crate) struct LocalArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Create a pool in an empty directory and print its identity; an existing pool stays as it is
+    Init {
+        #[command(flatten)]
+        pool: PoolArgs,
+    },
     /// List volumes, snapshots and groups, and the usage of the pool
     List {
         #[command(flatten)]
@@ -42,6 +51,15 @@ enum Command {
         /// from a backup and its images are new files. Verify the image first; may be repeated
         #[arg(long, value_name = "ID")]
         adopt: Vec<String>,
+    },
+    /// Thaw file systems that a driver froze for a snapshot before it was killed; does nothing while a driver runs
+    Thaw {
+        #[command(flatten)]
+        pool: PoolArgs,
+        /// Keep running, and check every second. For a second container next to a driver that is process 1 of its container:
+        /// the kernel kills the driver's own thawing process together with the driver
+        #[arg(long)]
+        watch: bool,
     },
     /// Empty the trash now, and undo operations that a crash left unfinished
     Purge {
@@ -67,6 +85,11 @@ struct PoolArgs {
 pub(crate) fn run(args: LocalArgs) -> anyhow::Result<()> {
     let kernel = Arc::new(Linux::new());
     match args.command {
+        Command::Init { pool: PoolArgs { pool, output } } => {
+            let id = Pool::init(kernel, &pool)?;
+            let text = sentence(&format!("{} is pool {id}", pool.display()));
+            Report::list(json!({"pool": pool.display().to_string(), "poolId": id}), text).print(output)?;
+        }
         Command::List { pool: PoolArgs { pool, output } } => {
             let contents = Pool::open_read_only(kernel, &pool)?.list().map_err(anyhow::Error::msg)?;
             contents_report(&contents)?.print(output)?;
@@ -85,6 +108,20 @@ pub(crate) fn run(args: LocalArgs) -> anyhow::Result<()> {
                 bail!("{errors} of {} findings are errors", findings.len());
             }
         }
+        Command::Thaw { pool: PoolArgs { pool, output }, watch } => loop {
+            match Pool::thaw_abandoned(kernel.clone(), &pool) {
+                Ok(thawed) if !watch => {
+                    let text = if thawed { "thawed" } else { "no abandoned freeze" };
+                    Report::list(json!({"thawed": thawed}), sentence(text)).print(output)?;
+                    break;
+                }
+                Ok(_) => {}
+                Err(error) if !watch => return Err(error.into()),
+                // The pool's disk may be mounted later.
+                Err(error) => tracing::warn!(%error, "failed to check for an abandoned freeze"),
+            }
+            std::thread::sleep(THAW_INTERVAL);
+        },
         Command::Purge { pool: PoolArgs { pool, output }, dry_run } => {
             let purged = if dry_run {
                 Pool::open_read_only(kernel, &pool)?.purgeable().to_vec()
@@ -151,7 +188,10 @@ fn contents_report(contents: &PoolContents) -> anyhow::Result<Report> {
                 snapshot.source.clone(),
                 size(snapshot.size),
                 size(snapshot.allocated),
-                state(snapshot.state, snapshot.copied, snapshot.size),
+                match snapshot.crash_consistent {
+                    true => format!("{}, crash-consistent", snapshot.state),
+                    false => state(snapshot.state, snapshot.copied, snapshot.size),
+                },
                 snapshot.created.clone(),
                 or_dash(snapshot.group.clone().unwrap_or_default()),
             ]);

@@ -130,8 +130,18 @@ fn local_daemon_set_matches_the_binary() {
     assert_eq!(&class["provisioner"], driver);
     assert_eq!(class["volumeBindingMode"], "WaitForFirstConsumer");
     let pod = &one(&objects, "DaemonSet")["spec"]["template"]["spec"];
-    assert_eq!(pod["containers"].as_array().map(Vec::len), Some(1), "one process on each node");
+    assert_eq!(pod["containers"].as_array().map(Vec::len), Some(2), "the driver with its sidecar, and thaw");
     let container = &pod["containers"][0];
+    let thaw = &pod["containers"][1];
+    assert_eq!(texts(&thaw["args"]), ["local", "thaw", "--watch", "--pool=/srv/pool"]);
+    for mount in thaw["volumeMounts"].as_array().expect("mounts") {
+        let same = |of: &&Value| (&of["name"], &of["mountPath"]) == (&mount["name"], &mount["mountPath"]);
+        let mounts = container["volumeMounts"].as_array().expect("mounts");
+        assert!(
+            mounts.iter().any(|of| same(&of)),
+            "the paths in the freeze record are the driver's: {mount}"
+        );
+    }
     let arguments = texts(&container["args"]);
     let socket = format!("plugins/{}/csi.sock", driver.as_str().expect("a name"));
     assert!(arguments.iter().any(|argument| argument.ends_with(&socket)), "{arguments:?}");

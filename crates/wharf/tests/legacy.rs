@@ -160,8 +160,16 @@ impl Node {
         let path = |name: &str| dir.path().join(name).display().to_string();
         std::fs::create_dir(path("pool")).expect("a pool");
         symlink(WHARF, path("driver-registrar")).expect("failed to create the link");
-        let flags =
-            ["driver", "local", "--node-id=id-1", "--endpoint", &path("csi.sock"), "--pool", &path("pool")];
+        let flags = [
+            "driver",
+            "local",
+            "--create-pool",
+            "--node-id=id-1",
+            "--endpoint",
+            &path("csi.sock"),
+            "--pool",
+            &path("pool"),
+        ];
         let driver = Process::start(Path::new(WHARF), &flags, &dir.path().join("driver.log"));
         let server = Server::default();
         let config = json!({

@@ -21,7 +21,7 @@ impl Driver {
             .expect("failed to create a directory");
         std::fs::create_dir(dir.path().join("pool")).expect("failed to create a directory for the pool");
         let child = Command::new(env!("CARGO_BIN_EXE_wharf"))
-            .args(["driver", "local", "--node-id", "n1", "--log-format", "json"])
+            .args(["driver", "local", "--create-pool", "--node-id", "n1", "--log-format", "json"])
             .arg("--endpoint")
             .arg(dir.path().join("csi.sock"))
             .arg("--pool")
@@ -155,4 +155,21 @@ fn missing_pool_directory_is_an_error_and_not_created() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("does not exist"));
     assert!(!missing.exists() && !Path::new(&socket).exists());
+}
+
+/// N-H3
+#[test]
+fn pool_is_created_by_init_and_not_by_the_driver() {
+    let dir = tempfile::tempdir().expect("failed to create a directory");
+    let pool = dir.path().display().to_string();
+    let output =
+        wharf(&["driver", "local", "--node-id", "n1", "--endpoint", "/nowhere/socket", "--pool", &pool]);
+    assert_eq!(output.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains(&format!("wharf local init --pool {pool}")), "{message}");
+    assert!(std::fs::read_dir(dir.path()).is_ok_and(|mut names| names.next().is_none()));
+    let id = || json(wharf(&["local", "init", "--pool", &pool, "--output", "json"]))["poolId"].take();
+    let created = id();
+    assert!(created.is_string(), "{created}");
+    assert_eq!(id(), created);
 }

@@ -131,7 +131,17 @@ impl Node {
 
     fn driver(&self, node_id: &str) -> Process {
         let (endpoint, pool) = (self.path("csi.sock"), self.path("pool"));
-        let flags = ["driver", "local", "--node-id", node_id, "--endpoint", &endpoint, "--pool", &pool];
+        let flags = [
+            "driver",
+            "local",
+            "--create-pool",
+            "--node-id",
+            node_id,
+            "--endpoint",
+            &endpoint,
+            "--pool",
+            &pool,
+        ];
         let driver = Process::start(Path::new(WHARF), &flags, self.dir.path().join("driver.log"));
         wait_for("the driver listens", || Path::new(&endpoint).exists().then_some(()));
         driver
@@ -353,6 +363,7 @@ fn driver_with_embedded_sidecar_starts_and_stops_together() {
         "driver",
         "local",
         "--with-sidecar",
+        "--create-pool",
         "--node-id=n1",
         "--endpoint",
         &endpoint,

@@ -12,7 +12,7 @@ use super::error::NodeError;
 use super::mounts::{
     DeviceNode, ExpectedMount, MountIdentity, TargetState, VolumeMode, is_read_only, mount_points,
 };
-use super::stage::{foreign_mount, remove_orphaned_mounts, unmount_all};
+use super::stage::{foreign_mount, not_visible, remove_orphaned_mounts, unmount_all};
 use crate::backend::{AccessMode, AdoptionHint, Device, NodeVolume};
 
 /// A validated NodePublishVolume request.
@@ -147,7 +147,11 @@ pub(super) fn bind(
         (VolumeMode::Block, None | Some(PathKind::File)) => kernel.create_target_file(&target)?,
         (_, Some(found)) => return Err(wrong_kind(&target, found)),
     }
-    Ok(kernel.bind(source, &target, publish.read_only)?)
+    kernel.bind(source, &target, publish.read_only)?;
+    match identity.at(&kernel.mount_table()?, &target, &wanted) {
+        TargetState::Matches => Ok(()),
+        _ => Err(not_visible(&target)),
+    }
 }
 
 /// SINGLE_NODE_SINGLE_WRITER (ReadWriteOncePod) allows one target at a time.

@@ -255,7 +255,7 @@ fn mount(
         options: &options,
         read_only: request.read_only,
     };
-    kernel.mount(&mount)?;
+    mount_verified(kernel, device, &mount)?;
     if !grows_online {
         return Ok(());
     }
@@ -264,10 +264,30 @@ fn mount(
             tracing::warn!(%error, "failed to grow mounted file system; growing it offline");
             kernel.unmount(&staging)?;
             kernel.grow_fs(&device.path, fs, None)?;
-            Ok(kernel.mount(&mount)?)
+            mount_verified(kernel, device, &mount)
         }
         result => Ok(result?),
     }
+}
+
+/// Mounts the device, and checks that it is what the path shows now: a success without a mount would let a pod write to the
+/// directory below.
+fn mount_verified(kernel: &dyn Kernel, device: &Device, request: &MountRequest<'_>) -> Result<(), NodeError> {
+    kernel.mount(request)?;
+    let table = kernel.mount_table()?;
+    let node = DeviceNode::of(kernel, device)?;
+    match table.at(request.target).and_then(|mount| node.mode_of(mount)) {
+        Some(VolumeMode::Filesystem) => Ok(()),
+        _ => Err(not_visible(request.target)),
+    }
+}
+
+/// The mount succeeded, but another one covers it or has replaced it.
+pub(super) fn not_visible(path: &Path) -> NodeError {
+    NodeError::Precondition(format!(
+        "{} does not show the volume after it was mounted there: check for other programs that mount at this path",
+        path.display()
+    ))
 }
 
 /// Unmounts the staging path. If the device is known, only its mounts are unmounted. If the volume no longer exists,

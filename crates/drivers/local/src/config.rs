@@ -1,6 +1,7 @@
 //! The operator's settings for a pool, validated once at startup.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Settings of a pool.
 #[derive(Debug, Clone, PartialEq)]
@@ -10,6 +11,13 @@ pub struct Config {
     /// The pool's directory. It must exist: if the pool's disk is not mounted, a new pool must not be created
     /// on the file system below.
     pub pool: PathBuf,
+    /// Create a pool if the directory is empty. Without it a pool is created by [`crate::Pool::init`] only.
+    pub create_pool: bool,
+    /// A file on another file system that has the identity of the pool: written at the first start, compared at every
+    /// other.
+    pub pool_id_file: Option<PathBuf>,
+    /// How long a file system may stay frozen for a snapshot: writers block that long.
+    pub freeze_limit: Duration,
     /// Serve ControllerPublish and ControllerUnpublish.
     pub attach: bool,
     /// Bytes that can be provisioned for each byte of the pool's file system. 1.0 disables overcommit.
@@ -39,6 +47,9 @@ pub enum ConfigError {
         /// `full_threshold`.
         full: u8,
     },
+    /// The freeze limit is out of range.
+    #[error("freeze limit {0} s: use 1 to 60 seconds")]
+    FreezeLimit(u64),
     /// The volume limit is negative.
     #[error("maximum number of volumes {0}: use 0 for no limit, or a positive number")]
     MaxVolumes(i64),
@@ -50,6 +61,9 @@ impl Config {
         Self {
             node_id: node_id.into(),
             pool: pool.into(),
+            create_pool: false,
+            pool_id_file: None,
+            freeze_limit: Duration::from_secs(2),
             attach: false,
             overcommit: 2.0,
             full_threshold: 95,
@@ -59,7 +73,7 @@ impl Config {
     }
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let Self { node_id, pool: _, attach: _, overcommit, full_threshold, warn_threshold, max_volumes } =
+        let Self { node_id, overcommit, full_threshold, warn_threshold, max_volumes, freeze_limit, .. } =
             self;
         if !is_label_value(node_id) {
             return Err(ConfigError::NodeId(node_id.clone()));
@@ -70,6 +84,9 @@ impl Config {
         let (warn, full) = (*warn_threshold, *full_threshold);
         if !(1 <= warn && warn <= full && full <= 100) {
             return Err(ConfigError::Thresholds { warn, full });
+        }
+        if !(1..=60).contains(&freeze_limit.as_secs()) {
+            return Err(ConfigError::FreezeLimit(freeze_limit.as_secs()));
         }
         if *max_volumes < 0 {
             return Err(ConfigError::MaxVolumes(*max_volumes));
@@ -108,6 +125,10 @@ mod tests {
         for (warn, full) in [(0, 95), (96, 95), (85, 101)] {
             let checked = with(|c| (c.warn_threshold, c.full_threshold) = (warn, full));
             assert_eq!(checked, Err(ConfigError::Thresholds { warn, full }));
+        }
+        for seconds in [0, 61] {
+            let checked = with(|c| c.freeze_limit = Duration::from_secs(seconds));
+            assert_eq!(checked, Err(ConfigError::FreezeLimit(seconds)));
         }
         assert_eq!(with(|c| c.max_volumes = -1), Err(ConfigError::MaxVolumes(-1)));
     }

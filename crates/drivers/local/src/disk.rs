@@ -44,11 +44,13 @@ fn decide(found: Existing) -> PoolStorage {
 }
 
 /// Prepares storage for a pool in `dir` and returns the pool's path. A new disk image gets `size` bytes (default: all
-/// available space) and is sparse: it allocates blocks only as they are written. Blocks.
+/// available space) and is sparse: it allocates blocks only as they are written. Without `may_create`, a missing pool is an
+/// error. Blocks.
 pub fn prepare(
     kernel: &dyn Kernel,
     dir: &Path,
     size: Option<u64>,
+    may_create: bool,
 ) -> wharf_linux::Result<(PathBuf, PoolStorage)> {
     let dir = dir.canonicalize().map_err(|error| Error::call("realpath", dir, error))?;
     let mount_point = dir.join(MOUNT_POINT);
@@ -60,6 +62,13 @@ pub fn prepare(
         pool: exists("pool/pool.json")?,
         reflink: !disk && kernel.can_reflink(&mount_point)?,
     };
+    if !may_create && !found.disk && !found.pool {
+        let reason = format!(
+            "contains neither {IMAGE} nor {MOUNT_POINT}/pool.json, but a pool was there before: restore it; if its \
+             volumes are lost for good, remove the file pool-id in this directory"
+        );
+        return Err(Error::InvalidState { path: dir, reason });
+    }
     let kept = decide(found);
     if kept == PoolStorage::Disk {
         if !disk {
@@ -183,17 +192,21 @@ mod tests {
         };
         kernel.mount(&request).unwrap();
         let tried = std::panic::catch_unwind(|| {
+            assert!(
+                prepare(&kernel, &dir, None, false).is_err_and(|error| error.to_string().contains("pool-id"))
+            );
+            assert!(!dir.join(IMAGE).exists());
             std::fs::write(dir.join(UNFINISHED), b"half of one").unwrap();
-            let (pool, kept) = prepare(&kernel, &dir, Some(400 << 20)).unwrap();
+            let (pool, kept) = prepare(&kernel, &dir, Some(400 << 20), true).unwrap();
             assert_eq!((pool.as_path(), kept), (dir.join("pool").as_path(), PoolStorage::Disk));
             assert!(!dir.join(UNFINISHED).exists());
             std::fs::write(pool.join("file"), b"kept").unwrap();
             let image = std::fs::metadata(dir.join(IMAGE)).unwrap().ino();
             // Already mounted: a no-op. Then remounted, as after a reboot.
-            prepare(&kernel, &dir, None).unwrap();
+            prepare(&kernel, &dir, None, false).unwrap();
             close(&kernel, &dir).unwrap();
             assert!(kernel.mount_table().unwrap().at(&pool).is_none());
-            prepare(&kernel, &dir, None).unwrap();
+            prepare(&kernel, &dir, None, false).unwrap();
             assert_eq!(std::fs::read(pool.join("file")).unwrap(), b"kept");
             assert_eq!(std::fs::metadata(dir.join(IMAGE)).unwrap().ino(), image);
         });
@@ -208,7 +221,7 @@ mod tests {
         let around = tempfile::tempdir().unwrap();
         let dir = around.path().canonicalize().unwrap();
         std::fs::write(dir.join(IMAGE), vec![0; 1 << 20]).unwrap();
-        let refused = prepare(&kernel, &dir, None);
+        let refused = prepare(&kernel, &dir, None, true);
         close(&kernel, &dir).unwrap();
         assert!(refused.is_err_and(|error| error.to_string().contains("nothing was changed")));
         assert_eq!(std::fs::read(dir.join(IMAGE)).unwrap(), vec![0; 1 << 20]);

@@ -206,6 +206,7 @@ mod tests {
             format: FormatState::Blank,
             group: None,
             image_inode: None,
+            crash_consistent: false,
         }
     }
 

@@ -17,6 +17,7 @@ mod devices;
 mod expand;
 mod groups;
 mod health;
+mod identity;
 mod list;
 mod load;
 mod loops;

@@ -108,6 +108,9 @@ pub(crate) struct SnapshotRecord {
     pub group: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_inode: Option<u64>,
+    /// The freeze expired before the copy was complete: it has what a disk has after a power failure.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub crash_consistent: bool,
 }
 
 /// The state of a group.

@@ -37,7 +37,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     if std::env::var_os("SLOW_COPIES").is_some() {
         kernel = kernel.with_copy_pause(Duration::from_secs(30));
     }
-    let config = Config { attach: std::env::var_os("ATTACH").is_some(), ..Config::new("node-1", pool) };
+    let attach = std::env::var_os("ATTACH").is_some();
+    let config = Config { attach, create_pool: true, ..Config::new("node-1", pool) };
     let driver = wharf_driver_local::driver(Arc::new(kernel), config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -63,7 +63,8 @@ fn local_driver_claim_lifecycle_leaves_nothing_behind() {
     let (socket, endpoint) = (socket.display().to_string(), format!("unix://{}", socket.display()));
     let (path, kubeconfig) =
         (pool.path().display().to_string(), server.sidecar_kubeconfig().display().to_string());
-    let driver = ["driver", "local", "--node-id", NODE, "--pool", &path, "--endpoint", &endpoint];
+    let driver =
+        ["driver", "local", "--create-pool", "--node-id", NODE, "--pool", &path, "--endpoint", &endpoint];
     let mut driver = ChildProcess::start(&built_program("wharf"), &driver, &work.join("driver.log"));
     let sidecar =
         ["sidecar", "--csi-address", &socket, "--kubeconfig", &kubeconfig, "--http-endpoint", "127.0.0.1:0"];

@@ -78,14 +78,15 @@ fn set_xfs(kernel: &Linux, device: &Path, uuid: [u8; 16], scratch: &Path) -> Res
     let found = read_xfs(device, 0)?;
     let log = found.log().ok_or_else(|| cannot_set_uuid(device, "its log is on another device"))?;
     let mut last = last_record(device, log.clone())?;
-    if last.0.uuid() != uuid {
-        // Not changed yet: replay the log with a mount, which ends with a clean unmount.
+    if last.0.uuid() == found.uuid() {
+        // Not changed yet: replay the log with a mount, which ends with a clean unmount. A log with a third UUID is that of
+        // a change to another UUID that was interrupted before this copy was made: it ends with an unmount.
         let options = ["nouuid".to_owned(), "logbsize=32k".to_owned()];
         replay(kernel, device, "xfs", &options, scratch)?;
         last = last_record(device, log.clone())?;
     }
     let (record, data) = last;
-    if !record.is_unmount(&data) || (record.uuid() != found.uuid() && record.uuid() != uuid) {
+    if !record.is_unmount(&data) {
         return Err(cannot_set_uuid(
             device,
             "its log does not end with an unmount; mount and unmount it, then try again",

@@ -210,6 +210,14 @@ impl Volume {
         }
     }
 
+    /// Adopts what a reconstruction found about the staged volume, if it was not known as staged.
+    pub(super) fn adopt_stage(&mut self, found: &Self) {
+        if self.device == Device::None {
+            self.device = found.device;
+            self.staged_at.clone_from(&found.staged_at);
+        }
+    }
+
     /// The staging path passed to the driver.
     pub(super) fn staging(&self, root: &Root) -> PathBuf {
         match (&self.staged_at, self.mode) {

@@ -381,7 +381,10 @@ pub(crate) fn accepting_driver() -> (Plugin, Arc<Mutex<Vec<String>>>) {
 /// Runs the driver on its own thread: it stops when `stop` is cancelled, whatever the test's own runtime does.
 fn serve(dir: &Path, pool: &Path, stop: CancellationToken) -> (Endpoint, std::thread::JoinHandle<()>) {
     let endpoint: Endpoint = format!("unix://{}", dir.join("csi.sock").display()).parse().unwrap();
-    let driver = wharf_driver_local::driver(Arc::new(Linux::new()), Config::new(NODE, pool)).unwrap();
+    let driver = {
+        let config = Config { create_pool: true, ..Config::new(NODE, pool) };
+        wharf_driver_local::driver(Arc::new(Linux::new()), config).unwrap()
+    };
     let at = endpoint.clone();
     let serving = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

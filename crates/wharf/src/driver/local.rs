@@ -6,6 +6,7 @@ mod embedded_sidecar;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use wharf_csi::Endpoint;
@@ -20,11 +21,12 @@ use embedded_sidecar::EmbeddedSidecarArgs;
 const AFTER_HELP: &str = "\
 A pool is a directory on a local file system. Each volume is an image file in the pool, attached through a loop device. On \
 xfs and btrfs, snapshots and clones share blocks and are instant; on other file systems they are full copies. Use a \
-separate file system for the pool, so that nothing else uses its free space. An empty directory becomes a pool at the first \
-start. A missing directory is an error, because its disk may not be mounted.
+separate file system for the pool, so that nothing else uses its free space. `wharf local init` creates a pool. A missing or \
+empty directory is an error, because its disk may not be mounted.
 
 Example:
   mkdir /srv/pool
+  wharf local init --pool /srv/pool
   wharf driver local --endpoint unix:///run/wharf/local.sock --node-id \"$HOSTNAME\" --pool /srv/pool
 
 In Kubernetes, on each node (see deploy/local.yaml):
@@ -48,6 +50,14 @@ pub(super) struct Args {
     /// Pool directory
     #[arg(long, env = "WHARF_POOL", value_name = "DIR")]
     pool: PathBuf,
+    /// Create a pool if the directory is empty. Use it only if the directory cannot be the mount point of a disk that is
+    /// not mounted, or together with --pool-id-file
+    #[arg(long, env = "WHARF_CREATE_POOL")]
+    create_pool: bool,
+    /// File on another file system in which the driver records the identity of the pool at its first start. Later it
+    /// refuses to start with another pool, or with none
+    #[arg(long, env = "WHARF_POOL_ID_FILE", value_name = "FILE")]
+    pool_id_file: Option<PathBuf>,
     /// Implement ControllerPublishVolume and ControllerUnpublishVolume, and record the node of each volume
     #[arg(long, env = "WHARF_ATTACH")]
     attach: bool,
@@ -60,6 +70,10 @@ pub(super) struct Args {
     /// Pool usage in percent from which new volumes, snapshots and expansions are refused
     #[arg(long, env = "WHARF_FULL_THRESHOLD", value_name = "PERCENT", default_value_t = 95)]
     full_threshold: u8,
+    /// Maximum time in seconds for which a snapshot freezes a file system in use: 1 to 60. If taking the snapshot takes longer,
+    /// it has what a disk has after a power failure
+    #[arg(long, env = "WHARF_FREEZE_LIMIT", value_name = "SECONDS", default_value_t = 2)]
+    freeze_limit: u64,
     /// Maximum number of volumes on this node; 0 for no limit
     #[arg(long, env = "WHARF_MAX_VOLUMES", value_name = "N", default_value_t = 0)]
     max_volumes: i64,
@@ -75,17 +89,31 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         endpoint,
         node_id,
         pool,
+        create_pool,
+        pool_id_file,
         attach,
         overcommit,
         warn_threshold,
         full_threshold,
+        freeze_limit,
         max_volumes,
         metrics_listen,
         sidecar,
     } = args;
     let sidecar =
         sidecar.with_sidecar.then(|| sidecar.into_sidecar(&endpoint, &node_id, &Environment::read()));
-    let config = Config { node_id, pool, attach, overcommit, warn_threshold, full_threshold, max_volumes };
+    let config = Config {
+        node_id,
+        pool,
+        create_pool,
+        pool_id_file,
+        attach,
+        overcommit,
+        warn_threshold,
+        full_threshold,
+        freeze_limit: Duration::from_secs(freeze_limit),
+        max_volumes,
+    };
     // First, so that a signal during the recovery of the pool is not lost.
     let stop = stop_signal()?;
     // Opening the pool also recovers it, which blocks and may take a while.

@@ -332,11 +332,21 @@ async fn start_local_driver(
     // Opening the pool also recovers it, which blocks and may take a while.
     let opened = tokio::task::spawn_blocking(move || {
         let kernel = Arc::new(Linux::new());
+        // Once this file exists, the driver serves no other pool, and creates none in place of a lost one.
+        let pool_id_file = dir.join("pool-id");
         let pool = match pool {
             Some(pool) => pool,
-            None => disk::prepare(&*kernel, &dir, size).context("failed to create the pool")?.0,
+            None => {
+                let known = pool_id_file.exists();
+                disk::prepare(&*kernel, &dir, size, !known).context("failed to open or create the pool")?.0
+            }
         };
-        let config = LocalConfig { attach: true, ..LocalConfig::new(node, pool) };
+        let config = LocalConfig {
+            attach: true,
+            create_pool: true,
+            pool_id_file: Some(pool_id_file),
+            ..LocalConfig::new(node, pool)
+        };
         anyhow::Ok(wharf_driver_local::driver(kernel, config)?)
     });
     let driver = opened.await.context("failed to open the pool")??;

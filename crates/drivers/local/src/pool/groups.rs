@@ -20,6 +20,7 @@ impl PoolCore {
             .map_err(|error| SnapshotError::Invalid(error.to_string()))?;
         let id = ids::derive(Kind::Group, name);
         let _lock = self.locks.exclusive(&id)?;
+        self.check_identity()?;
         self.refuse_broken(&id)?;
         let existing = self.index().group(&id).cloned();
         match existing {
@@ -109,6 +110,7 @@ impl PoolCore {
         if !ids::is(Kind::Group, id) {
             return Ok(());
         }
+        self.check_identity()?;
         self.refuse_broken(id)?;
         if self.index().group(id).is_none() {
             return Ok(());

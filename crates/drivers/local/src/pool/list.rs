@@ -98,6 +98,8 @@ pub struct SnapshotEntry {
     pub group: Option<String>,
     /// Time of the snapshot, RFC 3339.
     pub created: String,
+    /// The freeze expired before the copy was complete: it has what a disk has after a power failure.
+    pub crash_consistent: bool,
 }
 
 /// A group snapshot.
@@ -148,6 +150,7 @@ impl PoolCore {
             size: record.size,
             format: record.format,
             group: record.group,
+            crash_consistent: record.crash_consistent,
         });
         let groups = groups.into_iter().map(|record| GroupEntry {
             id: record.id,

@@ -32,9 +32,8 @@ pub(super) struct VolumeLoops {
 }
 
 impl VolumeLoops {
-    /// Selects the devices of the volume `id`.
-    fn select(all: &[LoopDevice], id: &str, images: Vec<FileId>) -> Self {
-        let label = holder_label(id);
+    /// Selects the devices of a volume whose holders have this label.
+    fn select(all: &[LoopDevice], label: &str, images: Vec<FileId>) -> Self {
         let mut found = Self { images, ..Self::default() };
         let holders = || all.iter().filter(|device| device.label == label && device.backing_device.is_some());
         for device in all.iter().filter(|device| device.unreadable.is_none()) {
@@ -66,8 +65,11 @@ impl VolumeLoops {
     }
 }
 
-fn holder_label(id: &str) -> String {
-    format!("hold:{id}")
+/// The pool is part of the label, because volumes of the same name in two pools have the same id. Label lengths are limited,
+/// so only the beginning of its identity is.
+fn holder_label(pool: &str, id: &str) -> String {
+    let pool: String = pool.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    format!("hold:{pool}:{id}")
 }
 
 impl PoolCore {
@@ -91,7 +93,11 @@ impl PoolCore {
         let recorded =
             dir.zip(record.image_inode).map(|(dir, inode)| FileId { device: dir.id.device, inode });
         let present = image.map(|image| image.id);
-        Ok(VolumeLoops::select(all, id, recorded.into_iter().chain(present).collect()))
+        Ok(VolumeLoops::select(
+            all,
+            &holder_label(&self.uuid, id),
+            recorded.into_iter().chain(present).collect(),
+        ))
     }
 
     /// Holds a device before a pod can get it, and restores what a pod with access to it has changed. Refuses a device
@@ -122,12 +128,15 @@ impl PoolCore {
     }
 
     fn hold(&self, id: &str, device: &LoopDevice) -> Result<(), Fault> {
-        self.kernel().loop_hold(&device.path, &holder_label(id)).during("hold its device", id).map(drop)
+        self.kernel()
+            .loop_hold(&device.path, &holder_label(&self.uuid, id))
+            .during("hold its device", id)
+            .map(drop)
     }
 
     /// The device got another image between listing and holding it: it is not the volume's.
     fn release_stray_holders(&self, id: &str, device: &LoopDevice) -> Result<(), Fault> {
-        let label = holder_label(id);
+        let label = holder_label(&self.uuid, id);
         let all = self.kernel().loop_devices().during("list loop devices", id)?;
         let stray =
             all.iter().filter(|other| other.label == label && other.backing_device == Some(device.number));
@@ -266,18 +275,25 @@ mod tests {
         let other = |inode| FileId { device: 6, inode };
         let all = [
             device(1, IMAGE, None, "vol-1"),
-            device(2, other(1), Some((7, 1)), "hold:vol-1"),
+            device(2, other(1), Some((7, 1)), "hold:pool:vol-1"),
             // Kubelet's lock of the published device, and the holder of another volume.
             device(3, other(1), Some((7, 1)), "/var/lib/kubelet/dev"),
-            device(4, other(9), Some((7, 9)), "hold:vol-2"),
+            device(4, other(9), Some((7, 9)), "hold:pool:vol-2"),
             // A pod replaced the image of this one, and changed its label.
             device(5, other(99), None, "mine"),
-            device(6, other(5), Some((7, 5)), "hold:vol-1"),
+            device(6, other(5), Some((7, 5)), "hold:pool:vol-1"),
+            // A volume of the same name in another pool.
+            device(10, other(96), None, "vol-1"),
+            device(11, other(10), Some((7, 10)), "hold:other:vol-1"),
             // A label alone proves nothing.
             device(7, other(98), None, "vol-1"),
-            device(8, other(97), None, "hold:vol-1"),
+            device(8, other(97), None, "hold:pool:vol-1"),
         ];
-        let found = VolumeLoops::select(&all, "vol-1", vec![IMAGE]);
+        let found = VolumeLoops::select(&all, "hold:pool:vol-1", vec![IMAGE]);
+        let id = format!("vol-{}", "0".repeat(32));
+        let longest = holder_label("b3f3182b-8090-4594-974f-4a8c6ca9ef90", &id);
+        assert_eq!(longest, format!("hold:b3f3182b80904594:{id}"));
+        assert!(longest.len() <= 63);
         let numbers =
             |devices: &[LoopDevice]| devices.iter().map(|device| device.number.1).collect::<Vec<_>>();
         assert_eq!((numbers(&found.devices), numbers(&found.holders)), (vec![1, 5], vec![2, 6]));

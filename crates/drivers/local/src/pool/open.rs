@@ -10,8 +10,10 @@ use wharf_linux::{Kernel, PathBeneath, PathKind, random_uuid};
 
 use super::check::{Finding, Severity};
 use super::copy::{self, Copies};
+use super::identity::{IdentityProblem, PoolIdFile, StartAction, start_action};
 use super::list::PoolContents;
 use super::load::{Loaded, load};
+use super::recover::thaw_interrupted;
 use super::trash::{self, PurgedPath, Trash};
 use super::{Pool, PoolCore};
 use crate::Config;
@@ -47,8 +49,36 @@ pub enum OpenError {
         found: String,
     },
     /// The directory is not a pool.
-    #[error("{} is not a pool: it has no pool.json", .0.display())]
+    #[error(
+        "{} is not a pool (it has no pool.json): if it is the mount point of a disk, mount the disk; to create a new \
+         pool, run `wharf local init --pool {}`",
+        .0.display(), .0.display()
+    )]
     NoPool(PathBuf),
+    /// The directory is not the pool that was served before.
+    #[error(
+        "{} is not pool {expected}, which this driver served before (see {}), but {found}: mount the disk of that \
+         pool; if the pool and its volumes are lost for good, remove that file",
+        pool.display(), file.display()
+    )]
+    OtherPool {
+        /// The directory.
+        pool: PathBuf,
+        /// The identity of the pool served before.
+        expected: String,
+        /// What the directory contains.
+        found: String,
+        /// The pool-id file.
+        file: PathBuf,
+    },
+    /// The pool-id file cannot be used.
+    #[error("the pool-id file {} {reason}", file.display())]
+    PoolIdFile {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        reason: &'static str,
+    },
     /// Another process holds the lock.
     #[error("the pool {} is in use by another process: stop that driver first", .0.display())]
     Locked(PathBuf),
@@ -70,22 +100,42 @@ impl From<LoadError> for OpenError {
 }
 
 impl Pool {
-    /// Opens a pool to serve it: takes the lock, creates the pool if the directory is empty, finishes or undoes
-    /// interrupted operations, logs inconsistencies, and resumes copies and the emptying of the trash.
+    /// Creates a pool in an empty directory and returns its identity. An existing pool is success.
+    pub fn init(kernel: Arc<dyn Kernel>, pool: &Path) -> Result<String, OpenError> {
+        let store = Store { kernel, root: pool.to_owned() };
+        let config = Config { create_pool: true, ..Config::new("init", pool) };
+        Ok(PoolCore::lock_pool(&store, &config)?.0.uuid)
+    }
+
+    /// Opens a pool to serve it: takes the lock, finishes or undoes interrupted operations, logs inconsistencies, and
+    /// resumes copies and the emptying of the trash. Creates the pool only if the configuration allows it.
     pub fn open(kernel: Arc<dyn Kernel>, config: Config) -> Result<Self, OpenError> {
         config.check()?;
         let store = Store { kernel, root: config.pool.clone() };
-        let core = Arc::new(PoolCore::open(store, config, true)?);
+        let core = Arc::new(PoolCore::open(store, config)?);
         core.report();
         let workers = vec![copy::spawn(Arc::clone(&core)), trash::spawn(Arc::clone(&core))];
         Ok(Self { core, workers })
+    }
+
+    /// Thaws file systems that a driver froze before it was killed together with the process that holds the freeze, as
+    /// happens if the driver is process 1 of its container. Does nothing while a driver runs. Returns whether it found
+    /// such a freeze.
+    pub fn thaw_abandoned(kernel: Arc<dyn Kernel>, pool: &Path) -> Result<bool, OpenError> {
+        let store = Store { kernel, root: pool.to_owned() };
+        if store.kernel.stat(&store.at(Path::new(store::FREEZE)))?.is_none() {
+            return Ok(false);
+        }
+        let Some(_lock) = store.kernel.try_lock(&store.at(Path::new(store::LOCK)))? else { return Ok(false) };
+        thaw_interrupted(&store)?;
+        Ok(true)
     }
 
     /// Opens a pool for an operator while no driver runs: takes the lock and recovers, but starts no background
     /// threads.
     pub fn open_maintenance(kernel: Arc<dyn Kernel>, pool: &Path) -> Result<Maintenance, OpenError> {
         let store = Store { kernel, root: pool.to_owned() };
-        let core = PoolCore::open(store, Config::new("maintenance", pool), false)?;
+        let core = PoolCore::open(store, Config::new("maintenance", pool))?;
         Ok(Maintenance { core })
     }
 
@@ -178,21 +228,48 @@ impl PoolCore {
         }
     }
 
-    fn open(store: Store, config: Config, may_create: bool) -> Result<Self, OpenError> {
-        must_be_directory(&store)?;
+    /// Locks the pool that the configuration allows, and creates it if it allows that.
+    fn lock_pool(store: &Store, config: &Config) -> Result<(PoolRecord, Box<dyn Send + Sync>), OpenError> {
+        must_be_directory(store)?;
+        let id_file =
+            config.pool_id_file.as_deref().map(|path| PoolIdFile::new(&*store.kernel, path)).transpose()?;
+        let remembered = id_file.as_ref().map(PoolIdFile::read).transpose()?.flatten();
         let pool = Path::new(store::POOL);
-        // Before the lock: a directory that is not a pool must not even get a lock file.
-        if store.load::<PoolRecord>(pool, None)?.is_none() {
-            if !may_create {
-                return Err(OpenError::NoPool(store.root));
-            }
-            must_be_empty(&store)?;
-        }
-        let lock = acquire_lock(&store)?;
-        let record = match store.load::<PoolRecord>(pool, None)? {
-            Some(record) => record,
-            None => create(&store)?,
+        let decide = |record: &Option<PoolRecord>| {
+            let found = record.as_ref().map(|record| record.uuid.as_str());
+            start_action(found, remembered.as_deref(), config.create_pool).map_err(|problem| {
+                let other = |found: String| OpenError::OtherPool {
+                    pool: store.root.clone(),
+                    expected: remembered.clone().unwrap_or_default(),
+                    found,
+                    file: config.pool_id_file.clone().unwrap_or_default(),
+                };
+                match problem {
+                    IdentityProblem::NoPool => OpenError::NoPool(store.root.clone()),
+                    IdentityProblem::Lost => other("no pool at all".to_owned()),
+                    IdentityProblem::Other => other(format!("pool {}", found.unwrap_or_default())),
+                }
+            })
         };
+        // Before the lock: a directory that is not a pool must not even get a lock file.
+        if decide(&store.load(pool, None)?)? == StartAction::Create {
+            must_be_empty(store)?;
+        }
+        let lock = acquire_lock(store)?;
+        let record = store.load(pool, None)?;
+        let action = decide(&record)?;
+        let record = match record {
+            Some(record) => record,
+            None => create(store)?,
+        };
+        if let Some(file) = id_file.filter(|_| action != StartAction::Serve) {
+            file.write(&record.uuid)?;
+        }
+        Ok((record, lock))
+    }
+
+    fn open(store: Store, config: Config) -> Result<Self, OpenError> {
+        let (record, lock) = Self::lock_pool(&store, &config)?;
         // Not only for a new pool: the first start may have been interrupted after it wrote pool.json.
         for dir in [store::VOLUMES, store::SNAPSHOTS, store::GROUPS, store::TRASH] {
             store.kernel.create_dir(&store.at(Path::new(dir)))?;

@@ -8,12 +8,12 @@ use super::PoolCore;
 use super::load::Leftover;
 use crate::fault::Fault;
 use crate::record::{FreezeRecord, GroupState, Phase};
-use crate::store;
+use crate::store::{self, Store};
 
 impl PoolCore {
     /// Restores a consistent pool. Interrupted copies are only queued again.
     pub(super) fn recover(&self, leftovers: &[Leftover]) -> wharf_linux::Result<()> {
-        self.thaw_interrupted()?;
+        thaw_interrupted(&self.store)?;
         self.secure_published()?;
         let unfinished = |state| matches!(state, GroupState::Creating | GroupState::Deleting);
         let groups: Vec<_> = self.index().groups().filter(|group| unfinished(group.state)).cloned().collect();
@@ -56,34 +56,6 @@ impl PoolCore {
         Ok(())
     }
 
-    /// Thaws what a driver left frozen when it crashed together with its freeze helper.
-    fn thaw_interrupted(&self) -> wharf_linux::Result<()> {
-        let path = Path::new(store::FREEZE);
-        let record: FreezeRecord = match self.store.load(path, None) {
-            Ok(None) => return Ok(()),
-            Ok(Some(record)) => record,
-            Err(error) => {
-                tracing::error!(%error, "failed to read the freeze record: check for blocked writers");
-                return Ok(());
-            }
-        };
-        let table = self.kernel().mount_table()?;
-        let mut all = true;
-        for mount_point in record.mount_points.iter().filter(|path| table.at(path).is_some()) {
-            match self.kernel().thaw(mount_point) {
-                Ok(()) => {
-                    tracing::warn!(mount_point = %mount_point.display(), "thawed file system after a crash")
-                }
-                Err(error) => {
-                    tracing::error!(%error, "failed to thaw file system: run fsfreeze --unfreeze on it");
-                    all = false;
-                }
-            }
-        }
-        // Keep the record while a file system is still frozen.
-        if all { self.store.remove_file(path) } else { Ok(()) }
-    }
-
     fn remove_leftover(&self, leftover: &Leftover) -> wharf_linux::Result<()> {
         match leftover {
             Leftover::File(path) => self.store.remove_file(path),
@@ -91,6 +63,34 @@ impl PoolCore {
             Leftover::Dir(path) => self.kernel().remove_dir(&self.store.at(path)),
         }
     }
+}
+
+/// Thaws what a driver left frozen when it crashed together with its freeze helper.
+pub(super) fn thaw_interrupted(store: &Store) -> wharf_linux::Result<()> {
+    let path = Path::new(store::FREEZE);
+    let record: FreezeRecord = match store.load(path, None) {
+        Ok(None) => return Ok(()),
+        Ok(Some(record)) => record,
+        Err(error) => {
+            tracing::error!(%error, "failed to read the freeze record: check for blocked writers");
+            return Ok(());
+        }
+    };
+    let table = store.kernel.mount_table()?;
+    let mut all = true;
+    for mount_point in record.mount_points.iter().filter(|path| table.at(path).is_some()) {
+        match store.kernel.thaw(mount_point) {
+            Ok(()) => {
+                tracing::warn!(mount_point = %mount_point.display(), "thawed file system after a crash")
+            }
+            Err(error) => {
+                tracing::error!(%error, "failed to thaw file system: run fsfreeze --unfreeze on it");
+                all = false;
+            }
+        }
+    }
+    // Keep the record while a file system is still frozen.
+    if all { store.remove_file(path) } else { Ok(()) }
 }
 
 fn source_of(fault: Fault) -> wharf_linux::Error {

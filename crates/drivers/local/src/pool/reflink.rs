@@ -1,8 +1,9 @@
 //! Snapshots and clones on a pool with reflinks: freeze the file systems, reflink the images, thaw. A durable
-//! freeze record is written before the freeze. A copy is discarded if its freeze expired before it was complete.
+//! freeze record is written before the freeze. If the freeze expired before the reflink was complete, the copy of a
+//! single volume is kept as a crash-consistent one: the kernel locks the image during the whole reflink, so the copy has
+//! the image's content at one point in time. Copies of several volumes are discarded then.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use wharf_driver::backend::{BackendError, CreateError, FormatState, SnapshotError};
 use wharf_linux::{Mount, MountTable, PathBeneath};
@@ -12,13 +13,19 @@ use crate::fault::{During as _, Fault};
 use crate::record::{FreezeRecord, VERSION, VolumeRecord};
 use crate::store;
 
-/// Maximum freeze time. Writers block during the freeze.
-const MAX_FREEZE_TIME: Duration = Duration::from_secs(2);
-
 /// A volume and the id of its copy.
 pub(super) struct ReflinkCopy<'a> {
     pub source: &'a VolumeRecord,
     pub target: &'a str,
+}
+
+/// What a copy of a file system in use contains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CopyConsistency {
+    /// A file system that was frozen, or not in use.
+    Consistent,
+    /// What the disk would have after a power failure.
+    CrashConsistent,
 }
 
 /// Why a reflink copy failed.
@@ -79,7 +86,7 @@ impl PoolCore {
     }
 
     /// Reflinks each source to its target, all at one point in time.
-    pub(super) fn reflink_all(&self, copies: &[ReflinkCopy<'_>]) -> Result<(), ReflinkError> {
+    pub(super) fn reflink_all(&self, copies: &[ReflinkCopy<'_>]) -> Result<CopyConsistency, ReflinkError> {
         let table = self.kernel().mount_table().during("read the mount table", "the pool")?;
         let mut points = Vec::new();
         for ReflinkCopy { source, .. } in copies {
@@ -88,7 +95,8 @@ impl PoolCore {
             }
         }
         if points.is_empty() {
-            return self.share(copies);
+            self.share(copies)?;
+            return Ok(CopyConsistency::Consistent);
         }
         let _one_at_a_time = lock(&self.freezing);
         let file = Path::new(store::FREEZE);
@@ -100,18 +108,36 @@ impl PoolCore {
         result
     }
 
-    fn share_frozen(&self, copies: &[ReflinkCopy<'_>], mount_points: &[&Path]) -> Result<(), ReflinkError> {
+    fn share_frozen(
+        &self,
+        copies: &[ReflinkCopy<'_>],
+        mount_points: &[&Path],
+    ) -> Result<CopyConsistency, ReflinkError> {
         let named = copies.first().map_or("the pool", |copy| &copy.source.id);
-        let frozen =
-            self.kernel().freeze(mount_points, MAX_FREEZE_TIME).during("freeze its file system", named)?;
+        let frozen = self
+            .kernel()
+            .freeze(mount_points, self.config.freeze_limit)
+            .during("freeze its file system", named)?;
         let shared = self.share(copies);
         let thawed = frozen.thaw();
         shared?;
-        thawed.map_err(|error| {
-            ReflinkError::Retryable(format!(
-                "{named}: the freeze expired before the copy was complete ({error}); the copy was discarded, retry"
-            ))
-        })
+        match (thawed, copies) {
+            (Ok(()), _) => Ok(CopyConsistency::Consistent),
+            (Err(error), [copy]) => {
+                tracing::warn!(
+                    volume_handle = named,
+                    copy = copy.target,
+                    %error,
+                    "freeze expired before the copy was complete: the copy is crash-consistent; a larger \
+                     --freeze-limit avoids that"
+                );
+                Ok(CopyConsistency::CrashConsistent)
+            }
+            (Err(error), _) => Err(ReflinkError::Retryable(format!(
+                "{named}: the freeze expired before all copies of the group were complete ({error}); the copies \
+                 were discarded: retry, or start the driver with a larger --freeze-limit"
+            ))),
+        }
     }
 
     fn share(&self, copies: &[ReflinkCopy<'_>]) -> Result<(), ReflinkError> {

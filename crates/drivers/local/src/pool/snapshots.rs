@@ -4,7 +4,7 @@
 use wharf_driver::backend::{BackendError, DeleteError, ListPage, NewSnapshot, Snapshot, SnapshotError};
 
 use super::PoolCore;
-use super::reflink::ReflinkCopy;
+use super::reflink::{CopyConsistency, ReflinkCopy};
 use super::volumes::cannot_copy_in_use;
 use crate::capacity;
 use crate::fault::During as _;
@@ -29,6 +29,7 @@ impl PoolCore {
         }
         let id = ids::derive(Kind::Snapshot, name);
         let _lock = self.locks.exclusive(&id)?;
+        self.check_identity()?;
         self.refuse_broken(&id)?;
         if let Some(failure) = self.copies.take_failure(&id) {
             return Err(failure.into());
@@ -92,10 +93,11 @@ impl PoolCore {
             self.create_dir(&record.id)?;
             self.save_snapshot(record.clone())?;
         }
+        let mut crash_consistent = false;
         if self.reflink {
             let copies: Vec<_> =
                 wanted.iter().map(|(source, record)| ReflinkCopy { source, target: &record.id }).collect();
-            self.reflink_all(&copies)?;
+            crash_consistent = self.reflink_all(&copies)? == CopyConsistency::CrashConsistent;
         }
         let created = Timestamp::now();
         for (source, record) in wanted {
@@ -109,7 +111,8 @@ impl PoolCore {
                 true => Phase::Ready,
                 false => Phase::Copying { done: 0, total: source.size },
             };
-            self.save_snapshot(SnapshotRecord { state, image_inode, created, ..record.clone() })?;
+            let taken = SnapshotRecord { state, image_inode, created, crash_consistent, ..record.clone() };
+            self.save_snapshot(taken)?;
         }
         Ok(())
     }
@@ -130,6 +133,7 @@ impl PoolCore {
         if !ids::is(Kind::Snapshot, id) {
             return Ok(());
         }
+        self.check_identity()?;
         self.refuse_broken(id)?;
         let Some(record) = self.index().snapshot(id).cloned() else { return Ok(()) };
         if let Some(group) = record.group {
@@ -217,5 +221,6 @@ pub(super) fn new_record(
         format: volume.format.clone(),
         group,
         image_inode: None,
+        crash_consistent: false,
     }
 }

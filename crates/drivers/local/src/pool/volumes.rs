@@ -33,6 +33,7 @@ impl PoolCore {
         let parameters = parameters::of_volume(&wanted.parameters)
             .map_err(|error| CreateError::Invalid(error.to_string()))?;
         let _lock = self.locks.exclusive(&id)?;
+        self.check_identity()?;
         self.refuse_broken(&id)?;
         if let Some(failure) = self.copies.take_failure(&id) {
             return Err(failure.into());
@@ -143,7 +144,8 @@ impl PoolCore {
         self.save_volume(record.clone())?;
         match origin {
             Some(origin) if self.reflink => match &origin.volume {
-                Some(source) => self.reflink_all(&[ReflinkCopy { source, target: &id }])?,
+                // A crash-consistent copy is logged; its log or journal is replayed when it gets its UUID.
+                Some(source) => drop(self.reflink_all(&[ReflinkCopy { source, target: &id }])?),
                 None => self.reflink(&origin.id, &id)?,
             },
             Some(_) | None => {}
@@ -185,6 +187,7 @@ impl PoolCore {
         if !ids::is(Kind::Volume, id) {
             return Ok(());
         }
+        self.check_identity()?;
         self.refuse_broken(id)?;
         if self.index().volume(id).is_none() {
             return Ok(());

@@ -60,7 +60,7 @@ impl Fixture {
 
     pub(crate) fn with(fs: FsType, size: u64, change: impl FnOnce(&mut Config)) -> Self {
         let disk = TestPool::new(fs, size);
-        let mut config = Config::new("n1", disk.path());
+        let mut config = Config { create_pool: true, ..Config::new("n1", disk.path()) };
         change(&mut config);
         let pool = Some(Pool::open(Arc::new(Linux::new()), config.clone()).unwrap());
         Self { pool, config, disk }

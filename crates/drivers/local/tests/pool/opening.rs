@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use wharf_driver_local::{Config, OpenError, Pool, Severity};
 use wharf_linux::{FsType, Linux};
+use wharf_testkit::TestPool;
 
 use crate::fixture::*;
 
@@ -22,15 +23,18 @@ fn open_accepts_only_a_pool_or_an_empty_directory() {
     assert!(matches!(open(&dir.path().join("file")), Err(OpenError::NotADirectory(_))));
     std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
     assert!(matches!(open(&dir.path().join("link")), Err(OpenError::NotADirectory(_))));
-    assert!(matches!(open(dir.path()), Err(OpenError::NotEmpty { .. })));
+    assert!(matches!(open(dir.path()), Err(OpenError::NoPool(_))));
     assert!(!dir.path().join("lock").exists());
     let empty = dir.path().join("empty");
     fs::create_dir(&empty).unwrap();
     assert!(matches!(Pool::open_read_only(Arc::new(Linux::new()), &empty), Err(OpenError::NoPool(_))));
     assert!(matches!(Pool::open_maintenance(Arc::new(Linux::new()), &empty), Err(OpenError::NoPool(_))));
-    let pool = open(&empty).unwrap();
-    let uuid = pool.uuid().to_owned();
-    drop(pool);
+    let refused = open(&empty).err().unwrap().to_string();
+    assert!(refused.contains("wharf local init --pool"), "{refused}");
+    assert!(fs::read_dir(&empty).unwrap().next().is_none(), "nothing was created");
+    let uuid = Pool::init(Arc::new(Linux::new()), &empty).unwrap();
+    assert_eq!(Pool::init(Arc::new(Linux::new()), &empty).unwrap(), uuid);
+    assert!(matches!(Pool::init(Arc::new(Linux::new()), dir.path()), Err(OpenError::NotEmpty { .. })));
     assert_eq!(open(&empty).unwrap().uuid(), uuid);
     let bad = Config { overcommit: 0.0, ..Config::new("n1", &empty) };
     assert!(matches!(Pool::open(Arc::new(Linux::new()), bad), Err(OpenError::Config(_))));
@@ -129,6 +133,64 @@ fn maintenance_purges_trash_and_leftovers() {
     assert_eq!(purged.len(), 1);
     assert!(!f.path(&trash).exists() && !f.path("pool.json.tmp").exists());
     f.reopen();
+    f.assert_empty();
+}
+
+/// N-H3: the disk of the pool is not mounted at the start, and a new or another pool is at its path.
+#[test]
+fn only_the_remembered_pool_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second, empty) =
+        (dir.path().join("first"), dir.path().join("second"), dir.path().join("empty"));
+    for pool in [&first, &second, &empty] {
+        fs::create_dir(pool).unwrap();
+    }
+    let file = dir.path().join("pool-id");
+    let start = |pool: &std::path::Path, create_pool| {
+        let pool_id_file = Some(file.clone());
+        Pool::open(Arc::new(Linux::new()), Config { create_pool, pool_id_file, ..Config::new("n1", pool) })
+    };
+    assert!(matches!(start(&first, false), Err(OpenError::NoPool(_))));
+    assert!(!file.exists());
+    let uuid = start(&first, true).unwrap().uuid().to_owned();
+    assert_eq!(fs::read_to_string(&file).unwrap().trim(), uuid);
+    start(&first, false).unwrap();
+    Pool::init(Arc::new(Linux::new()), &second).unwrap();
+    for (pool, found) in [(&second, "but pool "), (&empty, "no pool at all")] {
+        for create_pool in [false, true] {
+            let message = start(pool, create_pool).err().unwrap().to_string();
+            assert!(message.contains(&uuid) && message.contains(found), "{message}");
+        }
+    }
+    assert!(fs::read_dir(&empty).unwrap().next().is_none(), "no pool was created");
+    fs::write(&file, "").unwrap();
+    assert!(matches!(start(&first, true), Err(OpenError::PoolIdFile { .. })));
+    // A driver that gets the option later records the identity of its pool.
+    fs::remove_file(&file).unwrap();
+    start(&first, false).unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap().trim(), uuid);
+}
+
+/// N-H3: DeleteVolume on the wrong pool does not report a volume as deleted.
+#[test]
+fn nothing_is_created_or_deleted_in_another_pool() {
+    let f = Fixture::new(FsType::Ext4);
+    let id = f.raw_volume("v", 16 * MIB).id;
+    let other = TestPool::new(FsType::Ext4, GIB);
+    Pool::init(Arc::new(Linux::new()), other.path()).unwrap();
+    run("mount", &["--bind".as_ref(), other.path(), f.disk.path()]);
+    let over = Mounted(f.disk.path().to_owned());
+    let (snapshot, group) = (id.replace("vol-", "snap-"), id.replace("vol-", "group-"));
+    assert!(f.delete(&id).unwrap_err().to_string().contains("another pool"));
+    assert!(
+        f.delete(&id.replace(|c: char| c.is_ascii_digit(), "0")).is_err(),
+        "a volume that it does not know"
+    );
+    assert!(f.delete_snapshot(&snapshot).is_err() && f.delete_group(&group).is_err());
+    assert!(f.create(&wanted("w", 16 * MIB)).is_err());
+    drop(over);
+    assert_eq!((f.delete_snapshot(&snapshot), f.delete_group(&group)), (Ok(()), Ok(())));
+    f.delete(&id).unwrap();
     f.assert_empty();
 }
 

@@ -26,8 +26,9 @@ const LOOP_SET_STATUS64: u32 = 0x4C04;
 const LOOP_CHANGE_FD: u32 = 0x4C06;
 const LOOP_SET_BLOCK_SIZE: u32 = 0x4C09;
 
-fn holders(id: &str) -> Vec<LoopDevice> {
-    let label = format!("hold:{id}");
+fn holders(f: &Fixture, id: &str) -> Vec<LoopDevice> {
+    let pool: String = f.uuid().replace('-', "").chars().take(16).collect();
+    let label = format!("hold:{pool}:{id}");
     Linux::new().loop_devices().unwrap().into_iter().filter(|device| device.label == label).collect()
 }
 
@@ -44,7 +45,7 @@ fn staged(f: &Fixture, name: &str) -> (String, PathBuf) {
 
 fn release(f: &Fixture, id: &str) {
     f.detach(id).unwrap();
-    assert_eq!(holders(id), []);
+    assert_eq!(holders(f, id), []);
     f.delete(id).unwrap();
 }
 
@@ -52,7 +53,7 @@ fn release(f: &Fixture, id: &str) {
 fn detach_by_a_pod_neither_releases_the_device_nor_its_number() {
     let mut f = Fixture::new(FsType::Xfs);
     let (id, device) = staged(&f, "victim");
-    assert_eq!(holders(&id).len(), 1);
+    assert_eq!(holders(&f, &id).len(), 1);
     for restarted in [false, true] {
         if restarted {
             f.close();
@@ -135,14 +136,14 @@ fn device_without_holder_is_held_after_a_restart() {
     let (id, device) = staged(&f, "v");
     f.set_format(&id, &wharf_driver::backend::FormatState::Raw).unwrap();
     // As an older driver left it, or one that was killed between attach and hold.
-    for holder in holders(&id) {
+    for holder in holders(&f, &id) {
         Linux::new().loop_detach(&holder.path, Some(holder.backing)).unwrap();
     }
     f.reopen();
-    assert_eq!(holders(&id).len(), 1);
-    assert_eq!(holders(&id)[0].backing_device, Some(configured(&device).number));
+    assert_eq!(holders(&f, &id).len(), 1);
+    assert_eq!(holders(&f, &id)[0].backing_device, Some(configured(&device).number));
     f.reopen();
-    assert_eq!(holders(&id).len(), 1);
+    assert_eq!(holders(&f, &id).len(), 1);
     release(&f, &id);
     f.assert_empty();
 }
@@ -153,7 +154,7 @@ fn device_that_cannot_be_detached_stays_held() {
     let (id, device) = staged(&f, "v");
     let open = File::open(&device).unwrap();
     assert!(matches!(f.detach(&id), Err(DeviceError::InUse(_))));
-    assert_eq!(holders(&id).len(), 1);
+    assert_eq!(holders(&f, &id).len(), 1);
     assert!(!configured(&device).autoclear);
     drop(open);
     release(&f, &id);
@@ -189,10 +190,26 @@ fn reader_gets_a_read_only_device_of_its_own() {
     assert_eq!(bytes, [7; 4096]);
     assert_eq!(f.attach_reader(&id).unwrap(), both);
     assert_eq!(f.find(&id).unwrap(), Some(both));
-    assert_eq!(holders(&id).len(), 2);
+    assert_eq!(holders(&f, &id).len(), 2);
     f.expand(&id, wharf_driver::backend::SizeRange { required: 32 * MIB, limit: None }).unwrap();
     f.refresh(&id).unwrap();
     assert_eq!(Linux::new().device_size(&reader).unwrap(), 32 * MIB);
     release(&f, &id);
     f.assert_empty();
+}
+
+/// The ids of volumes are derived from their names, so two pools on a node can have the same.
+#[test]
+fn volumes_of_the_same_name_in_two_pools_are_distinct() {
+    let (f, g) = (Fixture::new(FsType::Xfs), Fixture::new(FsType::Xfs));
+    let ((id, device), (same, other)) = (staged(&f, "v"), staged(&g, "v"));
+    assert_eq!(id, same);
+    assert_ne!(device, other);
+    assert_eq!(
+        (f.find(&id).unwrap().unwrap().path, g.find(&id).unwrap().unwrap().path),
+        (device, other.clone())
+    );
+    release(&f, &id);
+    assert_eq!((holders(&g, &id).len(), configured(&other).altered(&id)), (1, None));
+    release(&g, &id);
 }

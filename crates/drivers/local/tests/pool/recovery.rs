@@ -1,8 +1,10 @@
 //! Recovery at startup after a crash.
 
 use std::fs;
+use std::sync::Arc;
 
-use wharf_linux::FsType;
+use wharf_driver_local::Pool;
+use wharf_linux::{FsType, Linux};
 
 use crate::fixture::*;
 
@@ -106,5 +108,31 @@ fn failed_thaw_does_not_leave_others_frozen() {
     assert!(!frozen.success(), "it was still frozen");
     assert!(f.path("freeze.json").exists(), "the record must stay while something is frozen");
     drop((mounted, bound));
+    f.detach(&id).unwrap();
+}
+
+/// N-M2: the driver was killed together with its thawing process, and another container thaws.
+#[test]
+fn abandoned_freeze_is_thawed_by_another_process_but_not_that_of_a_running_driver() {
+    let mut f = Fixture::new(FsType::Xfs);
+    let id = f.volume("v", 64 * MIB).id;
+    let device = f.attach(&id, &mount("")).unwrap().path;
+    run("mkfs.ext4", &["-q".as_ref(), &device]);
+    let work = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(&device, &work.path().join("m"));
+    let thaw = || Pool::thaw_abandoned(Arc::new(Linux::new()), f.disk.path()).unwrap();
+    assert!(!thaw());
+    let record = format!("{{\"version\": 1, \"mountPoints\": [\"{}\"]}}", mounted.0.display());
+    fs::write(f.path("freeze.json"), record).unwrap();
+    run("fsfreeze", &["--freeze".as_ref(), &mounted.0]);
+    let frozen = !thaw();
+    f.close();
+    let abandoned = Pool::thaw_abandoned(Arc::new(Linux::new()), f.disk.path()).unwrap();
+    let again = std::process::Command::new("fsfreeze").arg("--unfreeze").arg(&mounted.0).output().unwrap();
+    assert!(frozen && abandoned && !again.status.success(), "{frozen} {abandoned} {again:?}");
+    assert!(!f.path("freeze.json").exists());
+    fs::write(mounted.0.join("file"), "writers continue").unwrap();
+    drop(mounted);
+    f.reopen();
     f.detach(&id).unwrap();
 }

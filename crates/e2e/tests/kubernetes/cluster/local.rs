@@ -83,6 +83,7 @@ spec: {{attachRequired: false, podInfoOnMount: false, fsGroupPolicy: File, stora
             "driver",
             "local",
             "--with-sidecar",
+            "--create-pool",
             "--node-id",
             name,
             "--pool",

@@ -120,7 +120,17 @@ impl Node {
         let log = |of: &str| cluster.directory().join(format!("log/{of}-{name}.log"));
         let driver = ChildProcess::start(
             &built_program("wharf"),
-            &["driver", "local", "--node-id", name, "--pool", &pool, "--endpoint", &endpoint],
+            &[
+                "driver",
+                "local",
+                "--create-pool",
+                "--node-id",
+                name,
+                "--pool",
+                &pool,
+                "--endpoint",
+                &endpoint,
+            ],
             &log("driver"),
         );
         let sidecar = node_sidecar(cluster, name, &socket, &log("sidecar"));

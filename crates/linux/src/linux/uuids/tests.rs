@@ -78,8 +78,8 @@ impl Drop for TestVolume {
 fn xfs_uuid_change_interrupted_after_each_write_is_completed_by_a_retry() {
     // The order of the writes is: the log record, the copies, the primary superblock. The test undoes them in reverse
     // order.
-    for undone in ["nothing", "the primary superblock", "all superblocks"] {
-        let volume = TestVolume::new(FsType::Xfs);
+    for undone in ["nothing", "the primary superblock", "all superblocks", "and copied"] {
+        let mut volume = TestVolume::new(FsType::Xfs);
         volume.set(FsType::Xfs);
         // The volume was mounted and unmounted since then, so the last log record has the new UUID, as after the first
         // write.
@@ -99,6 +99,10 @@ fn xfs_uuid_change_interrupted_after_each_write_is_completed_by_a_retry() {
                 replay_with(&volume, FsType::Xfs, |_| ()).is_err(),
                 "the kernel must notice that log and superblock differ"
             );
+        }
+        if undone == "and copied" {
+            // N-L1: a snapshot of the interrupted change, which gets another UUID.
+            volume.new = random();
         }
         volume.set(FsType::Xfs);
     }

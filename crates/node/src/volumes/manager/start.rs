@@ -9,7 +9,7 @@ use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod};
 
 use super::super::plain;
 use super::super::reconstruct::{self, Found, ReadableVolumes, Scan, UnidentifiedMount};
-use super::super::world::{Device, Volume};
+use super::super::world::Volume;
 use super::{Manager, Subject};
 
 /// Interval at which unidentified mounts are checked again.
@@ -140,8 +140,7 @@ impl Manager {
                         Some(pod) => {
                             known.mounts.entry(pod.clone()).or_insert_with(|| volume.mounts[pod].clone());
                         }
-                        None if known.device == Device::None => known.device = volume.device,
-                        None => {}
+                        None => known.adopt_stage(&volume),
                     }
                 }
                 world.identified.insert(unique.clone());

@@ -294,3 +294,17 @@ fn dangling_device_link_is_found_and_removed() {
     disk.remove_leftovers(&root.device_stage("pv1")).unwrap();
     assert_eq!(disk.names(&root.devices().join("publish")).unwrap(), [""; 0]);
 }
+
+/// N-L6: a volume that was staged at another path is unstaged there, also if it was identified only later.
+#[test]
+fn adopted_stage_keeps_its_path() {
+    let empty = || Volume::new("d", "h", "pv", Mode::Filesystem, false);
+    let found =
+        Volume { device: Device::Uncertain { found: true }, staged_at: Some("/elsewhere".into()), ..empty() };
+    let mut known = empty();
+    known.adopt_stage(&found);
+    assert_eq!((known.device, known.staged_at.clone()), (found.device, found.staged_at.clone()));
+    let mut staged = Volume { device: Device::Uncertain { found: true }, ..empty() };
+    staged.adopt_stage(&found);
+    assert_eq!(staged.staged_at, None);
+}
