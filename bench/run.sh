@@ -148,7 +148,7 @@ say "Building with the dist profile"
 (cd "$ROOT" && cargo build --quiet --profile dist --package wharf)
 work_up
 pool_up xfs 60G
-driver_start "$wharf" driver local --node-id bench --pool "$POOL" --overcommit 100
+driver_start "$wharf" driver local --create-pool --node-id bench --pool "$POOL" --overcommit 100
 sleep 1
 IDLE_KIB=$(memory)
 START_MS=$(median csi identity probe)

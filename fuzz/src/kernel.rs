@@ -99,8 +99,10 @@ impl BlockDevices for Memory {
     unsupported! {
         loop_attach(&PathBeneath<'_>, &LoopOptions) -> Result<LoopDevice>;
         loop_devices() -> Result<Vec<LoopDevice>>;
+        loop_hold(&Path, &str) -> Result<LoopDevice>;
+        loop_reset(&Path, &str) -> Result<()>;
         loop_refresh(&Path) -> Result<()>;
-        loop_detach(&Path) -> Result<()>;
+        loop_detach(&Path, Option<FileId>) -> Result<()>;
         device_size(&Path) -> Result<u64>;
         device_number(&Path) -> Result<(u32, u32)>;
         device_exists((u32, u32)) -> Result<bool>;
