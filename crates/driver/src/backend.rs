@@ -168,6 +168,14 @@ pub trait Devices: Send + Sync + 'static {
         let _ = volume;
         Ok(())
     }
+    /// Attaches a second device of an attached raw volume that rejects writes, and returns the volume's device with
+    /// [`Device::reader`] set. For a pod that only reads a volume that is staged for writing, since a bind mount cannot
+    /// make a device node read-only. `None`: the backend has no such device, so the orchestrator has to restrict the
+    /// pod's access to the device, as kubelet does with device rules.
+    async fn attach_reader(&self, id: &str) -> Result<Option<Device>, DeviceError> {
+        let _ = id;
+        Ok(None)
+    }
     /// Returns the device if it is attached now; changes nothing.
     async fn find(&self, id: &str) -> Result<Option<Device>, DeviceError>;
     /// Returns the device of a volume that [`Self::find`] does not know, identified by a hint. For backends that take over

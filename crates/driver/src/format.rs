@@ -55,9 +55,6 @@ pub(crate) enum Decision {
     Format { fs: FsType },
     /// An earlier format was interrupted, and its result was never mounted: format again with the recorded UUID.
     Reformat { fs: FsType, uuid: String },
-    /// An earlier format with the recorded UUID looks complete: if a check succeeds, record `Formatted`, else
-    /// [`Self::Reformat`].
-    Adopt { fs: FsType, uuid: String },
     /// The volume's own file system: mount it.
     Mount { fs: FsType },
     /// A copy of another volume: set the UUID chosen for it, then record `Formatted`. Also if it has that UUID already,
@@ -174,12 +171,13 @@ fn blank(evidence: &Evidence<'_>) -> Decision {
     }
 }
 
-/// The file system was never mounted: the device holds either the result of our mkfs, or something unexpected.
+/// The file system was never mounted: the device holds either what our mkfs wrote, or something unexpected. A superblock
+/// with our UUID does not prove that mkfs had finished, and a check would not find everything that is missing: format again.
 fn formatting(evidence: &Evidence<'_>, fs: FsType, uuid: &str) -> Decision {
     match evidence.probe {
         ProbeResult::NoSignature => Decision::Reformat { fs, uuid: uuid.to_owned() },
         ProbeResult::Filesystem { fs: found, uuid: found_uuid } if *found == fs && found_uuid == uuid => {
-            Decision::Adopt { fs, uuid: uuid.to_owned() }
+            Decision::Reformat { fs, uuid: uuid.to_owned() }
         }
         ProbeResult::Damaged { fs: Some(found), .. } if *found == fs => {
             Decision::Reformat { fs, uuid: uuid.to_owned() }
@@ -256,8 +254,10 @@ fn damaged(what: &str) -> Decision {
 /// Checks that apply to every decision: the requested type, the device's size, and whether writes are allowed.
 fn check_permitted(evidence: &Evidence<'_>, decision: Decision) -> Decision {
     let (fs, missing) = match &decision {
-        Decision::Format { fs } | Decision::Reformat { fs, .. } => (*fs, Some("it has no file system yet")),
-        Decision::Adopt { fs, .. } | Decision::Mount { fs } => (*fs, None),
+        Decision::Format { fs } | Decision::Reformat { fs, .. } => {
+            (*fs, Some("its file system is not complete"))
+        }
+        Decision::Mount { fs } => (*fs, None),
         Decision::RenewUuid { fs, .. } => (*fs, Some("a copy must get a new UUID first")),
         Decision::Refuse(_) => return decision,
     };

@@ -150,6 +150,13 @@ async fn block_workload(co: &mut Orchestrator) {
     co.stage(&raw, "").await;
     let device = co.publish(&raw, "", "pod").await;
     write_block(&device);
+    // The pod detaches its device, which only marks it; a second pod reads through a device of its own.
+    let status = std::process::Command::new("losetup").arg("--detach").arg(&device).status().unwrap();
+    assert!(status.success());
+    let reader = co.publish_as(&raw, "", "other", true).await;
+    assert_eq!(fs::read(&reader).unwrap()[..4096], [7; 4096]);
+    assert!(fs::File::options().write(true).open(&reader).is_err());
+    co.unpublish(&raw, "other").await;
     co.expand(&raw, 16 * MIB).await;
     let request = co.node_expand_request(&raw, "", 16 * MIB);
     co.retry_until_ok("node expand", request, async |c, r| c.node().node_expand_volume(r).await).await;

@@ -1,5 +1,5 @@
 //! Runs programs with a deadline, only `PATH` and `LC_ALL` in the environment, and no standard input. A program is
-//! killed when this process exits. Errors contain the end of the program's output.
+//! killed when this process exits, unless it must not be interrupted. Errors contain the end of the program's output.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -28,6 +28,7 @@ pub(crate) struct Command<'a> {
     object: &'a Path,
     deadline: Duration,
     arguments: Vec<String>,
+    outlives_us: bool,
 }
 
 /// The exit status and output of a program.
@@ -60,13 +61,19 @@ impl<'a> Command<'a> {
     /// A command that runs `program` for `object`, a device or mount point. The object appears only in errors; it is
     /// not passed as an argument.
     pub(crate) fn new(program: &'a str, object: &'a Path, deadline: Duration) -> Self {
-        Self { program, object, deadline, arguments: Vec::new() }
+        Self { program, object, deadline, arguments: Vec::new(), outlives_us: false }
     }
 
     /// Appends arguments.
     pub(crate) fn args<S: Into<String>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
+    }
+
+    /// Lets the program complete when this process exits: for programs that move data of an existing file system and
+    /// have the device open exclusively, so that neither a mount nor a second such program can run at the same time.
+    pub(crate) fn outlives_us(self) -> Self {
+        Self { outlives_us: true, ..self }
     }
 
     /// Runs the program; any exit code other than 0 is an error.
@@ -121,9 +128,15 @@ impl<'a> Command<'a> {
             .stderr(Stdio::piped())
             // Its own process group, so that the deadline also kills the program's children.
             .process_group(0);
-        // SAFETY: between fork and exec the closure makes two system calls and no allocation.
+        let outlives_us = self.outlives_us;
+        // SAFETY: between fork and exec the closure makes at most two system calls and no allocation.
         unsafe {
             command.pre_exec(move || {
+                if outlives_us {
+                    // Its output then goes to a pipe that nobody reads.
+                    libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+                    return Ok(());
+                }
                 // The kernel sends the signal when the thread that started the child exits. That thread waits for the
                 // child, so the signal is sent when this process exits and not before.
                 rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -298,6 +311,22 @@ mod tests {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(!alive());
+    }
+
+    /// N-M6. The kernel sends the parent's death signal when the thread that started the program exits.
+    #[test]
+    fn program_outlives_its_parent_only_if_it_must_not_be_interrupted() {
+        let exit_code = |outlives_us| {
+            let started = std::thread::spawn(move || {
+                let command = shell("sleep 0.5; echo to a closed pipe; exit 7", Duration::from_secs(10));
+                let command = if outlives_us { command.outlives_us() } else { command };
+                command.spawn().unwrap()
+            });
+            let mut child = started.join().unwrap();
+            drop(child.stdout.take());
+            child.wait().unwrap().code()
+        };
+        assert_eq!((exit_code(true), exit_code(false)), (Some(7), None));
     }
 
     #[test]

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::{
-    Error, Extent, FileStat, FsError, FsType, FsUsage, LoopDevice, LoopOptions, MakeFsRequest, MountRequest,
-    MountTable, PathBeneath, PathKind, ProbeResult, Result,
+    Error, Extent, FileId, FileStat, FsError, FsType, FsUsage, LoopDevice, LoopOptions, MakeFsRequest,
+    MountRequest, MountTable, PathBeneath, PathKind, ProbeResult, Result,
 };
 
 /// Everything that a driver needs from the kernel.
@@ -67,13 +67,29 @@ pub trait BlockDevices: Send + Sync {
     /// Attaches an image to a free loop device in one step (LOOP_CONFIGURE). Attaching the same image twice results in
     /// two devices: check `loop_devices` first.
     fn loop_attach(&self, image: &PathBeneath<'_>, options: &LoopOptions) -> Result<LoopDevice>;
-    /// All configured loop devices with the identity of their backing files.
+    /// All configured loop devices with the identity of their backing files. A device that cannot be opened or queried
+    /// is listed as `unreadable`: it must not make the others unusable.
     fn loop_devices(&self) -> Result<Vec<LoopDevice>>;
+    /// The loop devices of an image that has one of these identities. `name` is the end of the image's path: an
+    /// unreadable device whose backing file has that name may be one of them, and is an error.
+    fn loop_devices_of(&self, image: &[FileId], name: &Path) -> Result<Vec<LoopDevice>> {
+        let mut devices = self.loop_devices()?;
+        check_readable(&devices, name)?;
+        devices.retain(|device| image.contains(&device.backing));
+        Ok(devices)
+    }
+    /// Attaches a second, read-only loop device whose backing file is `device`. As long as it exists, the kernel has
+    /// `device` open: no process can make the kernel release its image, and no other image can get its number.
+    fn loop_hold(&self, device: &Path, label: &str) -> Result<LoopDevice>;
+    /// Restores what a process that had the device open can change with LOOP_SET_STATUS64 and LOOP_SET_BLOCK_SIZE: see
+    /// [`LoopDevice::altered`].
+    fn loop_reset(&self, device: &Path, label: &str) -> Result<()>;
     /// Updates the device to the new size of its image (LOOP_SET_CAPACITY).
     fn loop_refresh(&self, device: &Path) -> Result<()>;
     /// Detaches the device now, not when its last user closes it: waits until the kernel has released the image.
-    /// Fails while the device is mounted or open. A device that is not configured is success.
-    fn loop_detach(&self, device: &Path) -> Result<()>;
+    /// Fails while the device is mounted or open. A device that is not configured is success. So is one with another
+    /// backing file than `image`, if that is set: its number belongs to another image now, which stays attached.
+    fn loop_detach(&self, device: &Path, image: Option<FileId>) -> Result<()>;
     /// The size in bytes of a block device.
     fn device_size(&self, device: &Path) -> Result<u64>;
     /// `(major, minor)` of a block device node.
@@ -90,6 +106,24 @@ pub trait BlockDevices: Send + Sync {
     }
     /// Fills `buffer` from `offset`, bypassing the page cache where possible; a short read is an error.
     fn read_device(&self, device: &Path, offset: u64, buffer: &mut [u8]) -> Result<()>;
+}
+
+/// Fails if a device in the list cannot be queried and may be one of the image whose path ends with `name`.
+pub fn check_readable(devices: &[LoopDevice], name: &Path) -> Result<()> {
+    for device in devices {
+        let Some(unreadable) = &device.unreadable else { continue };
+        // The kernel appends this to the name of a removed file.
+        let path = unreadable.backing_path.to_string_lossy();
+        if Path::new(path.strip_suffix(" (deleted)").unwrap_or(&path)).ends_with(name) {
+            let reason = format!(
+                "cannot be queried ({}), and its backing file {path} may be the one that is needed: repair or \
+                 detach it (losetup -d)",
+                unreadable.reason
+            );
+            return Err(Error::InvalidState { path: device.path.clone(), reason });
+        }
+    }
+    Ok(())
 }
 
 /// File systems on devices and at mount points.

@@ -55,7 +55,7 @@ mod types;
 
 pub use durable::write_durably;
 pub use error::{Error, FsError, Result};
-pub use kernel::{BlockDevices, Files, Filesystems, Frozen, Kernel, Mounts};
+pub use kernel::{BlockDevices, Files, Filesystems, Frozen, Kernel, Mounts, check_readable};
 pub use linux::Linux;
 pub use mkfs::check_mkfs_options;
 pub use mountinfo::{Mount, MountTable, ParseError};
@@ -67,5 +67,5 @@ pub use project_quota::{
 pub use random_uuid::random_uuid;
 pub use types::{
     Extent, FileId, FileStat, FsType, FsUsage, LoopDevice, LoopOptions, MakeFsRequest, MountRequest,
-    PathBeneath, PathKind, ProbeResult, UnknownFsType,
+    PathBeneath, PathKind, ProbeResult, UnknownFsType, UnreadableLoop,
 };

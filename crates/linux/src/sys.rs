@@ -11,6 +11,7 @@ const LOOP_CLR_FD: libc::Ioctl = 0x4C01_u32 as libc::Ioctl;
 const LOOP_SET_STATUS64: libc::Ioctl = 0x4C04_u32 as libc::Ioctl;
 const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05_u32 as libc::Ioctl;
 const LOOP_SET_CAPACITY: libc::Ioctl = 0x4C07_u32 as libc::Ioctl;
+const LOOP_SET_BLOCK_SIZE: libc::Ioctl = 0x4C09_u32 as libc::Ioctl;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A_u32 as libc::Ioctl;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82_u32 as libc::Ioctl;
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
@@ -208,6 +209,11 @@ pub(crate) fn loop_set_status(device: impl AsFd, mut info: LoopInfo) -> io::Resu
 /// Updates the loop device to the size of its file.
 pub(crate) fn loop_set_capacity(device: impl AsFd) -> io::Result<()> {
     ioctl_value(device, LOOP_SET_CAPACITY, 0).map(drop)
+}
+
+/// Sets the loop device's logical block size.
+pub(crate) fn loop_set_block_size(device: impl AsFd, bytes: u32) -> io::Result<()> {
+    ioctl_value(device, LOOP_SET_BLOCK_SIZE, bytes.into()).map(drop)
 }
 
 /// Releases the loop device's file: at once if no other process has the device open, else at the last close.

@@ -150,8 +150,13 @@ pub struct LoopOptions {
 pub struct LoopDevice {
     /// `/dev/loopN`.
     pub path: PathBuf,
-    /// Identity of the backing file that the kernel has open, even if it was renamed since.
+    /// `(major, minor)` of the device.
+    pub number: (u32, u32),
+    /// Identity of the backing file that the kernel has open, even if it was renamed since. [`FileId::UNKNOWN`] if the
+    /// device is `unreadable`.
     pub backing: FileId,
+    /// `(major, minor)` of the backing file, if it is a device itself.
+    pub backing_device: Option<(u32, u32)>,
     /// The label from [`LoopOptions::label`].
     pub label: String,
     /// Attached read-only.
@@ -161,6 +166,44 @@ pub struct LoopDevice {
     /// The kernel detaches the device when it is closed for the last time, and its number can then belong to another
     /// image. Do not hand out such a device.
     pub autoclear: bool,
+    /// The device begins at this byte of its backing file.
+    pub offset: u64,
+    /// The device ends after so many bytes; 0: at the end of its backing file.
+    pub size_limit: u64,
+    /// The logical block size in bytes.
+    pub sector_size: u32,
+    /// Set if the device could not be opened or queried: only `path` and this field are known.
+    pub unreadable: Option<UnreadableLoop>,
+}
+
+/// Why a configured loop device could not be opened or queried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadableLoop {
+    /// The path of its backing file according to sysfs: relative to this process's root, and the name at the time when
+    /// it was opened.
+    pub backing_path: PathBuf,
+    /// The error.
+    pub reason: String,
+}
+
+impl LoopDevice {
+    /// The sector size of every device that [`crate::BlockDevices::loop_attach`] attaches, independent of the disk: an
+    /// xfs created with one sector size does not mount with a larger one, and an image may move to another disk.
+    pub const SECTOR_SIZE: u32 = 512;
+
+    /// What a process with the device open has changed since it was attached with this label; `None` if nothing.
+    /// [`crate::BlockDevices::loop_reset`] restores it.
+    pub fn altered(&self, label: &str) -> Option<&'static str> {
+        [
+            (self.autoclear, "detaches at its last close"),
+            (self.offset != 0, "does not begin at the start of its image"),
+            (self.size_limit != 0, "has a size limit"),
+            (self.sector_size != Self::SECTOR_SIZE, "has another sector size"),
+            (self.label != label, "has another label"),
+        ]
+        .into_iter()
+        .find_map(|(altered, how)| altered.then_some(how))
+    }
 }
 
 /// Device and inode number: the identity of a file.
@@ -170,6 +213,11 @@ pub struct FileId {
     pub device: u64,
     /// `st_ino`.
     pub inode: u64,
+}
+
+impl FileId {
+    /// The identity of no file: no file has device and inode number 0.
+    pub const UNKNOWN: Self = Self { device: 0, inode: 0 };
 }
 
 /// The result of `stat` on a file.

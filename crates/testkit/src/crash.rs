@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 use wharf_linux::{
-    BlockDevices, Error, Extent, FileStat, Files, Filesystems, Frozen, FsError, FsType, FsUsage, Kernel,
-    LoopDevice, LoopOptions, MakeFsRequest, MountRequest, MountTable, Mounts, PathBeneath, PathKind,
+    BlockDevices, Error, Extent, FileId, FileStat, Files, Filesystems, Frozen, FsError, FsType, FsUsage,
+    Kernel, LoopDevice, LoopOptions, MakeFsRequest, MountRequest, MountTable, Mounts, PathBeneath, PathKind,
     ProbeResult, Result,
 };
 
@@ -27,6 +27,8 @@ pub const EFFECTS: &[&str] = &[
     "create_target_file",
     "remove_target",
     "loop_attach",
+    "loop_hold",
+    "loop_reset",
     "loop_refresh",
     "loop_detach",
     "make_fs",
@@ -180,8 +182,14 @@ impl BlockDevices for CrashKernel {
     fn loop_refresh(&self, device: &Path) -> Result<()> {
         self.trigger.run_effect("loop_refresh", || self.inner.loop_refresh(device))
     }
-    fn loop_detach(&self, device: &Path) -> Result<()> {
-        self.trigger.run_effect("loop_detach", || self.inner.loop_detach(device))
+    fn loop_hold(&self, device: &Path, label: &str) -> Result<LoopDevice> {
+        self.trigger.run_effect("loop_hold", || self.inner.loop_hold(device, label))
+    }
+    fn loop_reset(&self, device: &Path, label: &str) -> Result<()> {
+        self.trigger.run_effect("loop_reset", || self.inner.loop_reset(device, label))
+    }
+    fn loop_detach(&self, device: &Path, image: Option<FileId>) -> Result<()> {
+        self.trigger.run_effect("loop_detach", || self.inner.loop_detach(device, image))
     }
     fn device_size(&self, device: &Path) -> Result<u64> {
         self.inner.device_size(device)

@@ -84,7 +84,7 @@ impl TestPool {
         let device = std::fs::metadata(&self.mount_point).expect("failed to stat the pool").dev();
         let devices = Linux::new().loop_devices().expect("failed to list loop devices");
         for volume in devices.iter().filter(|volume| volume.backing.device == device) {
-            Linux::new().loop_detach(&volume.path).expect("failed to detach a volume's loop device");
+            detach_with_holders(&Linux::new(), volume).expect("failed to detach a volume's loop device");
         }
         Linux::new().unmount(&self.mount_point).expect("failed to unmount the pool");
         let repaired =
@@ -164,12 +164,21 @@ fn clear(pool: &Path, device: &Path) -> wharf_linux::Result<bool> {
             for mount in kernel.mount_table()?.mounts().iter().rev().filter(|mount| is_of(mount, volume)) {
                 kernel.unmount(&mount.mount_point)?;
             }
-            kernel.loop_detach(&volume.path)?;
+            detach_with_holders(&kernel, volume)?;
         }
         kernel.unmount(pool)?;
     }
-    kernel.loop_detach(device)?;
+    kernel.loop_detach(device, None)?;
     Ok(true)
+}
+
+/// Detaches a volume's device, and first the devices that hold it open.
+fn detach_with_holders(kernel: &Linux, volume: &LoopDevice) -> wharf_linux::Result<()> {
+    for holder in kernel.loop_devices()?.iter().filter(|device| device.backing_device == Some(volume.number))
+    {
+        kernel.loop_detach(&holder.path, Some(holder.backing))?;
+    }
+    kernel.loop_detach(&volume.path, Some(volume.backing))
 }
 
 /// Whether a mount belongs to this device: its file system, or a bind mount of the device node. btrfs uses a

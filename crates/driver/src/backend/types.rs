@@ -241,6 +241,8 @@ pub struct Device {
     pub size: u64,
     /// Whether the device rejects writes.
     pub read_only: bool,
+    /// A second device of the volume that rejects writes; see [`crate::backend::Devices::attach_reader`].
+    pub reader: Option<PathBuf>,
 }
 
 /// What the SDK knows of a volume on this node besides its id; see [`crate::backend::Devices::adopt`].

@@ -49,7 +49,6 @@ fn word(decision: &Decision) -> &'static str {
     match decision {
         Decision::Format { .. } => "format",
         Decision::Reformat { .. } => "reformat",
-        Decision::Adopt { .. } => "adopt",
         Decision::Mount { .. } => "mount",
         Decision::RenewUuid { .. } => "renew",
         Decision::Refuse(_) => "refuse",
@@ -62,7 +61,7 @@ fn decision_table_covers_every_record_and_probe_result() {
     let table = [
         ["format", "mount", "mount", "refuse", "refuse", "refuse", "refuse", "refuse"], // no record kept
         ["format", "refuse", "refuse", "refuse", "refuse", "refuse", "refuse", "refuse"], // blank
-        ["reformat", "adopt", "refuse", "refuse", "refuse", "reformat", "refuse", "refuse"], // formatting
+        ["reformat", "reformat", "refuse", "refuse", "refuse", "reformat", "refuse", "refuse"], // formatting
         ["refuse", "mount", "refuse", "refuse", "refuse", "refuse", "refuse", "refuse"], // formatted
         ["refuse", "renew", "renew", "refuse", "refuse", "refuse", "refuse", "refuse"], // copied
         ["refuse", "mount", "mount", "refuse", "refuse", "refuse", "refuse", "refuse"], // raw
@@ -111,7 +110,7 @@ fn recorded_uuid_is_used() {
     let (fs, uuid) = (FsType::Ext4, OURS.to_owned());
     let cases = [
         (&records()[2], ProbeResult::NoSignature, Decision::Reformat { fs, uuid: uuid.clone() }),
-        (&records()[2], probes()[1].clone(), Decision::Adopt { fs, uuid: uuid.clone() }),
+        (&records()[2], probes()[1].clone(), Decision::Reformat { fs, uuid: uuid.clone() }),
         (&records()[4], probes()[2].clone(), Decision::RenewUuid { fs, uuid }),
     ];
     for (record, probe, expected) in cases {

@@ -29,12 +29,14 @@ pub(crate) enum MountIdentity {
     },
 }
 
-/// A device node with its device number.
+/// A volume's device node with its device number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DeviceNode {
     pub(crate) path: PathBuf,
     /// `(major, minor)`.
     pub(crate) number: (u32, u32),
+    /// The node of the volume's second device, for readers: it is only bound, never mounted.
+    pub(crate) reader: Option<PathBuf>,
 }
 
 /// How a volume is mounted at a path; Kubernetes' volumeMode.
@@ -72,7 +74,8 @@ pub(crate) enum TargetState<'a> {
 impl DeviceNode {
     /// Reads the device number from the kernel.
     pub(crate) fn of(kernel: &dyn Kernel, device: &Device) -> wharf_linux::Result<Self> {
-        Ok(Self { path: device.path.clone(), number: kernel.device_number(&device.path)? })
+        let number = kernel.device_number(&device.path)?;
+        Ok(Self { path: device.path.clone(), number, reader: device.reader.clone() })
     }
 
     /// The volume mode of a mount of this device; `None` for other mounts.
@@ -82,8 +85,10 @@ impl DeviceNode {
         if mount.device == self.number || by_source {
             return Some(VolumeMode::Filesystem);
         }
-        let node = self.path.file_name().map(|name| Path::new("/").join(name));
-        (mount.fs_type == "devtmpfs" && Some(&mount.root) == node.as_ref()).then_some(VolumeMode::Block)
+        let bound =
+            |path: &Path| path.file_name().is_some_and(|name| mount.root == Path::new("/").join(name));
+        let mut nodes = [Some(self.path.as_path()), self.reader.as_deref()].into_iter().flatten();
+        (mount.fs_type == "devtmpfs" && nodes.any(bound)).then_some(VolumeMode::Block)
     }
 
     /// All mounts of the device: of its file system and of its node.
@@ -250,7 +255,8 @@ mod tests {
     }
 
     fn device(minor: u32) -> MountIdentity {
-        MountIdentity::Device(DeviceNode { path: format!("/dev/loop{minor}").into(), number: (7, minor) })
+        let path = format!("/dev/loop{minor}").into();
+        MountIdentity::Device(DeviceNode { path, number: (7, minor), reader: None })
     }
 
     const MOUNT: ExpectedMount = ExpectedMount { mode: VolumeMode::Filesystem, fs: None, read_only: false };

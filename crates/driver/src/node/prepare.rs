@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use wharf_linux::{FsError, FsType, Kernel, MakeFsRequest, ProbeResult, random_uuid};
+use wharf_linux::{FsType, Kernel, MakeFsRequest, ProbeResult, random_uuid};
 
 use super::block::{Block, FsRequest};
 use super::error::NodeError;
@@ -64,14 +64,6 @@ impl Block {
                 self.make_fs(volume, device, request, fs, uuid).await
             }
             Decision::Reformat { fs, uuid } => self.make_fs(volume, device, request, fs, uuid).await,
-            Decision::Adopt { fs, uuid } => match self.check(device, fs).await? {
-                Ok(()) => {
-                    self.record(&volume.id, FormatState::Formatted { fs, uuid }).await?;
-                    Ok(fs)
-                }
-                Err(damage) if request.read_only => Err(damage.into()),
-                Err(_) => self.make_fs(volume, device, request, fs, uuid).await,
-            },
             Decision::RenewUuid { fs, uuid } => self.renew_uuid(volume, device, fs, uuid, scratch).await,
             Decision::Refuse(refusal) => {
                 Err(NodeError::Refused { device: device.path.display().to_string(), refusal })
@@ -116,17 +108,6 @@ impl Block {
             .await?;
         self.record(&volume.id, FormatState::Formatted { fs, uuid }).await?;
         Ok(fs)
-    }
-
-    /// The outer error means that the check could not run, the inner one that it found damage.
-    async fn check(&self, device: &Device, fs: FsType) -> Result<Result<(), FsError>, NodeError> {
-        let path = device.path.clone();
-        self.kernel
-            .run(move |kernel| match kernel.check_fs(&path, fs) {
-                Err(FsError::Check(error)) => Err(error.into()),
-                result => Ok(result),
-            })
-            .await
     }
 
     async fn record(&self, id: &str, format: FormatState) -> Result<(), NodeError> {

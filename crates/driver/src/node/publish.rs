@@ -39,8 +39,11 @@ impl Block {
             // A raw volume has no mount at its staging path.
             device = self.devices.adopt(&volume.id, AdoptionHint::Published(&volume.publish_context)).await?;
         }
-        let Some(device) = device else { return Err(not_staged(&publish.staging)) };
+        let Some(mut device) = device else { return Err(not_staged(&publish.staging)) };
         self.devices.before_publish(volume).await?;
+        if publish.volume_mode == VolumeMode::Block && publish.read_only && !device.read_only {
+            device = self.devices.attach_reader(&volume.id).await?.unwrap_or(device);
+        }
         self.kernel
             .run(move |kernel| {
                 remove_orphaned_mounts(kernel, &kernel.resolve(&publish.target)?)?;
@@ -93,16 +96,6 @@ fn publish_filesystem(
 }
 
 fn publish_raw(kernel: &dyn Kernel, device: &Device, publish: &PublishRequest) -> Result<(), NodeError> {
-    // A read-only bind mount of a device node does not prevent writes to the device.
-    if publish.read_only && !device.read_only {
-        return Err(NodeError::Precondition(format!(
-            "the volume is staged read-write as {}, and a bind mount cannot make a writable raw device read-only: \
-             publish it without readonly (Kubernetes: readOnly of the pod's volume) and open it read-only; or use \
-             volumeMode Filesystem, which can be read-only for one pod; or unstage it and stage it as \
-             SINGLE_NODE_READER_ONLY",
-            device.path.display()
-        )));
-    }
     let table = kernel.mount_table()?;
     let node = DeviceNode::of(kernel, device)?;
     let mounted: Vec<_> =
@@ -113,7 +106,11 @@ fn publish_raw(kernel: &dyn Kernel, device: &Device, publish: &PublishRequest) -
             mount_points(mounted)
         )));
     }
-    bind(kernel, &table, &MountIdentity::Device(node), &device.path, &[], publish)
+    // A read-only bind mount of a device node does not prevent writes to the device, so a reader gets a device of its own
+    // if the backend has one. If not, the orchestrator restricts the pod to reading (kubelet: device rules).
+    let reader = device.reader.as_ref().filter(|_| publish.read_only);
+    let source = reader.unwrap_or(&device.path);
+    bind(kernel, &table, &MountIdentity::Device(node), source, &[], publish)
 }
 
 /// Bind-mounts `source` at the target, if the target is free. `excluded` are mount points of the volume that are not

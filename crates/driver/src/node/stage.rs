@@ -164,7 +164,7 @@ fn already_staged(
     if staged_at(&table, &staging, &node, &request.expected_mount())? {
         // A crash may have happened between mounting and growing.
         let fs = table.at(&staging).and_then(|mount| mount.fs_type.parse().ok());
-        if let Some(fs) = fs.filter(|fs| *fs != FsType::Ext4 && !request.read_only)
+        if let Some(fs) = fs.filter(|fs| kernel.can_grow_online(*fs).is_ok() && !request.read_only)
             && can_grow(kernel, &device.path, fs)?
         {
             kernel.grow_fs(&device.path, fs, Some(&staging))?;
@@ -223,8 +223,9 @@ fn staged_at(
     }
 }
 
-/// Checks the file system, mounts it, and grows it to the size of its device. ext4 grows before the mount, which always
-/// works; the others can grow only while they are mounted.
+/// Checks the file system, mounts it, and grows it to the size of its device. It grows while it is mounted where the kernel
+/// can do that: an interruption is harmless then, because the kernel grows it in transactions. An offline resize2fs that is
+/// killed can leave a file system that needs a manual repair.
 fn mount(
     kernel: &dyn Kernel,
     device: &Device,
@@ -236,7 +237,8 @@ fn mount(
         kernel.check_fs(&device.path, fs)?;
     }
     let grows = !request.read_only && can_grow(kernel, &device.path, fs)?;
-    if grows && fs == FsType::Ext4 {
+    let grows_online = grows && kernel.can_grow_online(fs).is_ok();
+    if grows && !grows_online {
         kernel.grow_fs(&device.path, fs, None)?;
     }
     kernel.create_target_dir(staging)?;
@@ -246,17 +248,26 @@ fn mount(
     if fs == FsType::Xfs && !own_uuid && !options.iter().any(|option| option == NO_UUID) {
         options.push(NO_UUID.to_owned());
     }
-    kernel.mount(&MountRequest {
+    let mount = MountRequest {
         source: &source,
         target: &staging,
         fs_type: fs.as_str(),
         options: &options,
         read_only: request.read_only,
-    })?;
-    if grows && fs != FsType::Ext4 {
-        kernel.grow_fs(&device.path, fs, Some(&staging))?;
+    };
+    kernel.mount(&mount)?;
+    if !grows_online {
+        return Ok(());
     }
-    Ok(())
+    match kernel.grow_fs(&device.path, fs, Some(&staging)) {
+        Err(error) if fs == FsType::Ext4 => {
+            tracing::warn!(%error, "failed to grow mounted file system; growing it offline");
+            kernel.unmount(&staging)?;
+            kernel.grow_fs(&device.path, fs, None)?;
+            Ok(kernel.mount(&mount)?)
+        }
+        result => Ok(result?),
+    }
 }
 
 /// Unmounts the staging path. If the device is known, only its mounts are unmounted. If the volume no longer exists,

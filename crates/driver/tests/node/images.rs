@@ -117,7 +117,7 @@ impl Images {
 
     fn attached(&self, id: &str, entry: &Entry) -> Option<Device> {
         let device = self.device(id)?;
-        Some(Device { path: device.path, size: entry.size, read_only: entry.read_only })
+        Some(Device { path: device.path, size: entry.size, read_only: entry.read_only, reader: None })
     }
 }
 
@@ -181,7 +181,7 @@ impl Devices for Images {
     async fn detach(&self, id: &str) -> Result<(), DeviceError> {
         self.unknown.lock().unwrap().remove(id);
         match self.device(id) {
-            Some(device) => Linux::new().loop_detach(&device.path).map_err(failed),
+            Some(device) => Linux::new().loop_detach(&device.path, Some(device.backing)).map_err(failed),
             None => Ok(()),
         }
     }

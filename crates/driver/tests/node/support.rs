@@ -169,7 +169,7 @@ impl Drop for Bench {
         for entry in std::fs::read_dir(self.path("images")).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             if let Some(device) = self.images.device(&name) {
-                problems.extend(kernel.loop_detach(&device.path).err());
+                problems.extend(kernel.loop_detach(&device.path, Some(device.backing)).err());
             }
         }
         if !std::thread::panicking() {

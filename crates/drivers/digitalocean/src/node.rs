@@ -98,7 +98,7 @@ impl NodeDevices {
             let seen = self.run(move |this| Ok(this.paths.inspect(&*this.kernel, &wanted))).await?;
             let reason = match (assess(&seen, at_least), seen) {
                 (Assessment::Usable(size), Observed::Device(info)) => {
-                    return Ok(Device { path: info.path, size, read_only: info.read_only });
+                    return Ok(Device { path: info.path, size, read_only: info.read_only, reader: None });
                 }
                 (Assessment::TooSmall(reason), Observed::Device(info)) => {
                     self.run(move |this| {
@@ -172,7 +172,8 @@ impl NodeDevices {
     fn current_device(&self, name: &str) -> Option<Device> {
         match self.paths.inspect(&*self.kernel, name) {
             Observed::Device(info) => {
-                Some(Device { path: info.path, size: info.size.unwrap_or(0), read_only: info.read_only })
+                let size = info.size.unwrap_or(0);
+                Some(Device { path: info.path, size, read_only: info.read_only, reader: None })
             }
             Observed::Missing | Observed::Unknown(_) | Observed::NotADevice(_) | Observed::WrongDevice(_) => {
                 None

@@ -186,6 +186,16 @@ impl Devices for LocalBackend {
         self.run(move |pool| pool.attach(&id, &capability)).await
     }
 
+    async fn attach_reader(&self, id: &str) -> Result<Option<Device>, DeviceError> {
+        let id = id.to_owned();
+        self.run(move |pool| pool.attach_reader(&id)).await.map(Some)
+    }
+
+    async fn before_publish(&self, volume: &NodeVolume) -> Result<(), DeviceError> {
+        let (id, capability) = (volume.id.clone(), volume.capability.clone());
+        self.run(move |pool| pool.before_publish(&id, &capability)).await
+    }
+
     async fn find(&self, id: &str) -> Result<Option<Device>, DeviceError> {
         let id = id.to_owned();
         self.run(move |pool| pool.find(&id)).await

@@ -76,8 +76,8 @@ pub fn close(kernel: &dyn Kernel, dir: &Path) -> wharf_linux::Result<()> {
     let Some(stat) = kernel.stat(&PathBeneath::new(dir, image))? else { return Ok(()) };
     let dir = dir.canonicalize().map_err(|error| Error::call("realpath", dir, error))?;
     kernel.unmount(&dir.join(MOUNT_POINT))?;
-    for device in kernel.loop_devices()?.iter().filter(|device| device.backing == stat.id) {
-        kernel.loop_detach(&device.path)?;
+    for device in kernel.loop_devices_of(&[stat.id], image)? {
+        kernel.loop_detach(&device.path, Some(device.backing))?;
     }
     Ok(())
 }
@@ -86,8 +86,8 @@ fn create_disk(kernel: &dyn Kernel, dir: &Path, size: Option<u64>) -> wharf_linu
     let unfinished = PathBeneath::new(dir, Path::new(UNFINISHED));
     // Left by a start that crashed: it was never mounted.
     if let Some(stat) = kernel.stat(&unfinished)? {
-        for device in kernel.loop_devices()?.iter().filter(|device| device.backing == stat.id) {
-            kernel.loop_detach(&device.path)?;
+        for device in kernel.loop_devices_of(&[stat.id], Path::new(UNFINISHED))? {
+            kernel.loop_detach(&device.path, Some(device.backing))?;
         }
         kernel.remove_file(&unfinished)?;
     }
@@ -101,7 +101,7 @@ fn create_disk(kernel: &dyn Kernel, dir: &Path, size: Option<u64>) -> wharf_linu
     let device = kernel.loop_attach(&unfinished, &label())?;
     let uuid = random_uuid()?;
     let made = kernel.make_fs(&device.path, &MakeFsRequest { fs: FsType::Xfs, uuid: &uuid, options: &[] });
-    kernel.loop_detach(&device.path)?;
+    kernel.loop_detach(&device.path, Some(device.backing))?;
     made?;
     kernel.sync(&unfinished)?;
     kernel.rename(&unfinished, &PathBeneath::new(dir, Path::new(IMAGE)))?;
@@ -112,9 +112,9 @@ fn mount(kernel: &dyn Kernel, dir: &Path, mount_point: &Path) -> wharf_linux::Re
     let image = PathBeneath::new(dir, Path::new(IMAGE));
     let backing = kernel.stat(&image)?.map(|stat| stat.id);
     let attached = kernel
-        .loop_devices()?
+        .loop_devices_of(backing.as_slice(), Path::new(IMAGE))?
         .into_iter()
-        .find(|device| Some(device.backing) == backing && !device.autoclear);
+        .find(|device| !device.autoclear);
     let device = match attached {
         Some(device) => device,
         None => kernel.loop_attach(&image, &label())?,

@@ -19,6 +19,7 @@ mod groups;
 mod health;
 mod list;
 mod load;
+mod loops;
 mod open;
 mod publish;
 mod recover;

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use wharf_linux::{
-    BlockDevices, Error, Extent, FileStat, Files, Filesystems, Frozen, FsError, FsType, FsUsage, LoopDevice,
-    LoopOptions, MakeFsRequest, MountRequest, MountTable, Mounts, PathBeneath, PathKind, ProbeResult, Result,
+    BlockDevices, Error, Extent, FileId, FileStat, Files, Filesystems, Frozen, FsError, FsType, FsUsage,
+    LoopDevice, LoopOptions, MakeFsRequest, MountRequest, MountTable, Mounts, PathBeneath, PathKind,
+    ProbeResult, Result,
 };
 
 use crate::driver::{DriverState, lock};
@@ -183,10 +184,16 @@ impl BlockDevices for SimKernel {
     fn loop_devices(&self) -> Result<Vec<LoopDevice>> {
         unsupported("ioctl")
     }
+    fn loop_hold(&self, _: &Path, _: &str) -> Result<LoopDevice> {
+        unsupported("ioctl")
+    }
+    fn loop_reset(&self, _: &Path, _: &str) -> Result<()> {
+        unsupported("ioctl")
+    }
     fn loop_refresh(&self, _: &Path) -> Result<()> {
         unsupported("ioctl")
     }
-    fn loop_detach(&self, _: &Path) -> Result<()> {
+    fn loop_detach(&self, _: &Path, _: Option<FileId>) -> Result<()> {
         unsupported("ioctl")
     }
     fn device_size(&self, _: &Path) -> Result<u64> {

@@ -334,7 +334,8 @@ fn release_devices(data: &Path) {
         // Volumes first: their images keep the pool's disk busy. The kernel releases mounts shortly after their
         // namespace ends.
         let both = volumes.iter().chain(&pool);
-        let refused: Vec<_> = both.filter_map(|device| Linux::new().loop_detach(device).err()).collect();
+        let refused: Vec<_> =
+            both.filter_map(|device| Linux::new().loop_detach(device, None).err()).collect();
         if Instant::now() > until {
             eprintln!("failed to detach loop devices: {refused:?}");
             return;

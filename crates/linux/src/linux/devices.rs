@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOp
 use std::path::Path;
 
 use super::{Linux, loops};
-use crate::{BlockDevices, Error, LoopDevice, LoopOptions, PathBeneath, Result, sys};
+use crate::{BlockDevices, Error, FileId, LoopDevice, LoopOptions, PathBeneath, Result, sys};
 
 /// Alignment of direct reads: no disk has larger sectors.
 const ALIGNMENT: u64 = 4096;
@@ -27,8 +27,16 @@ impl BlockDevices for Linux {
         loops::refresh(device)
     }
 
-    fn loop_detach(&self, device: &Path) -> Result<()> {
-        loops::detach(device)
+    fn loop_hold(&self, device: &Path, label: &str) -> Result<LoopDevice> {
+        loops::hold(device, label)
+    }
+
+    fn loop_reset(&self, device: &Path, label: &str) -> Result<()> {
+        loops::reset(device, label)
+    }
+
+    fn loop_detach(&self, device: &Path, image: Option<FileId>) -> Result<()> {
+        loops::detach(device, image)
     }
 
     fn device_size(&self, device: &Path) -> Result<u64> {

@@ -55,14 +55,14 @@ impl Filesystems for Linux {
     fn grow_fs(&self, device: &Path, fs: FsType, mounted_at: Option<&Path>) -> Result<()> {
         let path = utf8_path(device)?;
         match (fs, mounted_at) {
-            (FsType::Ext4, Some(_)) => {
-                Command::new("resize2fs", device, GROW_TIMEOUT).args([path]).run().map(drop)
-            }
-            (FsType::Ext4, None) => {
-                // resize2fs requires a check that is newer than the last mount.
-                let output = e2fsck(device, &["-f", "-p"])?;
-                interpret_e2fsck(device, output).map_err(into_error)?;
-                Command::new("resize2fs", device, GROW_TIMEOUT).args([path]).run().map(drop)
+            (FsType::Ext4, mounted_at) => {
+                if mounted_at.is_none() {
+                    // resize2fs requires a check that is newer than the last mount.
+                    let output = e2fsck(device, &["-f", "-p"])?;
+                    interpret_e2fsck(device, output).map_err(into_error)?;
+                }
+                // While it is mounted, the kernel grows it in transactions; else resize2fs itself moves its metadata.
+                Command::new("resize2fs", device, GROW_TIMEOUT).args([path]).outlives_us().run().map(drop)
             }
             (FsType::Xfs, Some(at)) => {
                 Command::new("xfs_growfs", device, GROW_TIMEOUT).args(["-d", utf8_path(at)?]).run().map(drop)
@@ -142,6 +142,7 @@ pub(super) fn e2fsck(device: &Path, options: &[&str]) -> Result<ProgramOutput> {
     Command::new("e2fsck", device, CHECK_TIMEOUT)
         .args(options.iter().copied())
         .args([utf8_path(device)?])
+        .outlives_us()
         .run_any_exit_code()
 }
 

@@ -1,4 +1,5 @@
-//! Loop devices: attached in one step, identified by their backing file, and detached before `detach` returns.
+//! Loop devices: attached in one step, identified by their backing file, held open by a second device if processes may
+//! reconfigure them, and detached before `detach` returns.
 
 use std::fs::File;
 use std::io;
@@ -9,14 +10,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::files;
-use crate::{Error, FileId, LoopDevice, LoopOptions, PathBeneath, Result, sys};
+use crate::{Error, FileId, LoopDevice, LoopOptions, PathBeneath, Result, UnreadableLoop, sys};
 
 const CONTROL: &str = "/dev/loop-control";
 const SYS_BLOCK: &str = "/sys/block";
 
-/// The sector size of all our devices, independent of the disk: an xfs created with one sector size does not mount with a
-/// larger one, and an image may move to another disk.
-const SECTOR_SIZE: u64 = 512;
+const SECTOR_SIZE: u64 = LoopDevice::SECTOR_SIZE as u64;
 
 /// The longest label: `lo_file_name` is 64 bytes with its NUL.
 const MAX_LABEL: usize = 63;
@@ -31,7 +30,9 @@ const UNMOUNT_GRACE: Duration = Duration::from_secs(2);
 const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn attach(image: &PathBeneath<'_>, options: &LoopOptions) -> Result<LoopDevice> {
-    let info = info_of(options).map_err(|reason| Error::InvalidState { path: image.display(), reason })?;
+    let direct = sys::LO_FLAGS_DIRECT_IO;
+    let info =
+        info_of(options, direct).map_err(|reason| Error::InvalidState { path: image.display(), reason })?;
     let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let file = files::open_regular(image, access)?;
     let stat = rustix::fs::fstat(&file).map_err(|errno| Error::call("fstat", &image.display(), errno))?;
@@ -89,14 +90,14 @@ fn configure(image: &File, info: sys::LoopInfo) -> Result<(PathBuf, File)> {
     Err(Error::InvalidState { path: control.to_owned(), reason })
 }
 
-fn info_of(options: &LoopOptions) -> Result<sys::LoopInfo, String> {
+fn info_of(options: &LoopOptions, flags: u32) -> Result<sys::LoopInfo, String> {
     let label = options.label.as_bytes();
     if label.len() > MAX_LABEL || label.contains(&0) {
         return Err(format!("cannot have a loop label of more than {MAX_LABEL} bytes or with a NUL"));
     }
     let mut info = sys::LoopInfo::ZERO;
     info.file_name[..label.len()].copy_from_slice(label);
-    info.flags = sys::LO_FLAGS_DIRECT_IO | if options.read_only { sys::LO_FLAGS_READ_ONLY } else { 0 };
+    info.flags = flags | if options.read_only { sys::LO_FLAGS_READ_ONLY } else { 0 };
     Ok(info)
 }
 
@@ -110,30 +111,90 @@ pub(super) fn list() -> Result<Vec<LoopDevice>> {
         if !has_backing(number) {
             continue;
         }
-        let path = ensure_node(number)?;
-        // The device may have been detached since the check: skip it.
-        match open(&path, false).and_then(|device| describe(&path, &device)) {
+        let described = ensure_node(number).and_then(|path| describe(&path, &open(&path, false)?));
+        match described {
             Ok(device) => found.push((number, device)),
+            // Detached since the check.
             Err(error) if matches!(error.errno(), Some(libc::ENXIO | libc::ENODEV)) => {}
-            Err(error) => return Err(error),
+            Err(_) if !has_backing(number) => {}
+            Err(error) => found.push((number, unreadable(number, &error))),
         }
     }
     found.sort_by_key(|(number, _)| *number);
     Ok(found.into_iter().map(|(_, device)| device).collect())
 }
 
+/// A device of which only the path of its backing file is known.
+fn unreadable(number: u32, error: &Error) -> LoopDevice {
+    let file = Path::new(SYS_BLOCK).join(format!("loop{number}/loop/backing_file"));
+    let backing_path = std::fs::read_to_string(file).unwrap_or_default().trim_end().into();
+    LoopDevice {
+        path: PathBuf::from(format!("/dev/loop{number}")),
+        number: (0, 0),
+        backing: FileId::UNKNOWN,
+        backing_device: None,
+        label: String::new(),
+        read_only: false,
+        direct_io: false,
+        autoclear: false,
+        offset: 0,
+        size_limit: 0,
+        sector_size: 0,
+        unreadable: Some(UnreadableLoop { backing_path, reason: error.to_string() }),
+    }
+}
+
 fn describe(path: &Path, device: &File) -> Result<LoopDevice> {
     let info = sys::loop_status(device).map_err(|error| Error::call("LOOP_GET_STATUS64", path, error))?;
+    let stat = rustix::fs::fstat(device).map_err(|errno| Error::call("fstat", path, errno))?;
+    let sector_size =
+        rustix::fs::ioctl_blksszget(device).map_err(|errno| Error::call("BLKSSZGET", path, errno))?;
+    let number = |device| (rustix::fs::major(device), rustix::fs::minor(device));
     let label = info.file_name.split(|&byte| byte == 0).next().unwrap_or_default();
     Ok(LoopDevice {
         path: path.to_owned(),
-        // The kernel encodes the device number as it does for stat.
+        number: number(stat.st_rdev),
+        // The kernel encodes the device numbers as it does for stat.
         backing: FileId { device: info.device, inode: info.inode },
+        backing_device: (info.rdevice != 0).then(|| number(info.rdevice)),
         label: String::from_utf8_lossy(label).into_owned(),
         read_only: info.flags & sys::LO_FLAGS_READ_ONLY != 0,
         direct_io: info.flags & sys::LO_FLAGS_DIRECT_IO != 0,
         autoclear: info.flags & sys::LO_FLAGS_AUTOCLEAR != 0,
+        offset: info.offset,
+        size_limit: info.size_limit,
+        sector_size,
+        unreadable: None,
     })
+}
+
+pub(super) fn hold(device: &Path, label: &str) -> Result<LoopDevice> {
+    let options = LoopOptions { read_only: true, label: label.to_owned() };
+    let info =
+        info_of(&options, 0).map_err(|reason| Error::InvalidState { path: device.to_owned(), reason })?;
+    let (path, holder) = configure(&open(device, false)?, info)?;
+    describe(&path, &holder).inspect_err(|_| {
+        // Just configured: detach it, or it leaks.
+        let _ = sys::loop_clear(&holder);
+    })
+}
+
+pub(super) fn reset(device: &Path, label: &str) -> Result<()> {
+    // Without write access: a read-only device cannot be opened for writing.
+    let file = open(device, false)?;
+    let failed = |call| move |error: io::Error| Error::call(call, device, error);
+    let mut info = sys::loop_status(&file).map_err(failed("LOOP_GET_STATUS64"))?;
+    let wanted = LoopOptions { read_only: false, label: label.to_owned() };
+    let wanted = info_of(&wanted, info.flags & !sys::LO_FLAGS_AUTOCLEAR)
+        .map_err(|reason| Error::InvalidState { path: device.to_owned(), reason })?;
+    (info.offset, info.size_limit, info.flags, info.file_name) = (0, 0, wanted.flags, wanted.file_name);
+    sys::loop_set_status(&file, info).map_err(failed("LOOP_SET_STATUS64"))?;
+    let sector_size =
+        rustix::fs::ioctl_blksszget(&file).map_err(|errno| Error::call("BLKSSZGET", device, errno))?;
+    if sector_size == LoopDevice::SECTOR_SIZE {
+        return Ok(());
+    }
+    sys::loop_set_block_size(&file, LoopDevice::SECTOR_SIZE).map_err(failed("LOOP_SET_BLOCK_SIZE"))
 }
 
 pub(super) fn refresh(device: &Path) -> Result<()> {
@@ -141,7 +202,7 @@ pub(super) fn refresh(device: &Path) -> Result<()> {
     sys::loop_set_capacity(&file).map_err(|error| Error::call("LOOP_SET_CAPACITY", device, error))
 }
 
-pub(super) fn detach(device: &Path) -> Result<()> {
+pub(super) fn detach(device: &Path, image: Option<FileId>) -> Result<()> {
     let Some(number) = device.file_name().and_then(|name| name.to_str()).and_then(number_of) else {
         return Err(Error::InvalidState {
             path: device.to_owned(),
@@ -158,7 +219,7 @@ pub(super) fn detach(device: &Path) -> Result<()> {
     let grace_end = Instant::now() + UNMOUNT_GRACE;
     let file = loop {
         match rustix::fs::open(device, exclusive | OFlags::RDONLY, Mode::empty()) {
-            Ok(fd) => break fd,
+            Ok(fd) => break File::from(fd),
             Err(rustix::io::Errno::BUSY) if Instant::now() < grace_end => {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -173,6 +234,13 @@ pub(super) fn detach(device: &Path) -> Result<()> {
             Err(errno) => return Err(Error::call("open", device, errno)),
         }
     };
+    // While it is open here, it cannot get another backing file.
+    match describe(device, &file) {
+        Ok(found) if image.is_none_or(|image| image == found.backing) => {}
+        Ok(_) => return Ok(()),
+        Err(error) if error.errno() == Some(libc::ENXIO) => return Ok(()),
+        Err(error) => return Err(error),
+    }
     match sys::loop_clear(&file) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Ok(()),

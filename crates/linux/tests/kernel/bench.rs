@@ -109,7 +109,7 @@ impl Drop for Bench {
     fn drop(&mut self) {
         for resource in self.resources.get_mut().drain(..).rev() {
             let undone = match &resource {
-                Resource::Loop(device) => self.linux.loop_detach(device),
+                Resource::Loop(device) => self.linux.loop_detach(device, None),
                 Resource::Mount(target) => {
                     let _ = self.linux.thaw(target);
                     self.linux.unmount(target)

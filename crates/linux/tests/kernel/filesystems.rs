@@ -33,7 +33,7 @@ fn minimum_size_can_be_formatted_mounted_and_written() {
 
         // Durable when make_fs returns: the image contains it.
         bench.linux.unmount(&target).unwrap();
-        bench.linux.loop_detach(&device).unwrap();
+        bench.linux.loop_detach(&device, None).unwrap();
         let again = bench.attach(&format!("{fs}.img"));
         assert_eq!(bench.linux.probe(&again).unwrap(), ProbeResult::Filesystem { fs, uuid });
     }
@@ -84,7 +84,7 @@ fn mkfs_options_are_applied_and_refused_options_change_nothing() {
         matches!(&created, Err(Error::InvalidState { reason, .. }) if reason.contains("ext3")),
         "{created:?}"
     );
-    bench.linux.loop_detach(&device).unwrap();
+    bench.linux.loop_detach(&device, None).unwrap();
     assert!(fs::read(bench.path("data")).unwrap().iter().all(|byte| *byte == 0xA5));
 }
 

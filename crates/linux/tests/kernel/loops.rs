@@ -40,7 +40,7 @@ fn device_is_identified_by_its_backing_file_on_every_file_system() {
         bench.linux.remove_file(&renamed).unwrap();
         let all = bench.linux.loop_devices().unwrap();
         assert_eq!(all.iter().filter(|other| other.backing == id).collect::<Vec<_>>(), [&device]);
-        bench.linux.loop_detach(&device.path).unwrap();
+        bench.linux.loop_detach(&device.path, None).unwrap();
         assert!(!bench.linux.loop_devices().unwrap().iter().any(|other| other.backing == id));
     }
 }
@@ -103,7 +103,7 @@ fn detach_fails_for_a_device_in_use_and_is_immediate_otherwise() {
     let bench = Bench::new();
     let device = bench.formatted("image", wharf_linux::FsType::Ext4);
     let target = bench.mount(&device, "ext4", "mounted");
-    let error = bench.linux.loop_detach(&device).unwrap_err();
+    let error = bench.linux.loop_detach(&device, None).unwrap_err();
     assert!(matches!(&error, Error::InUse { .. }), "{error}");
     fs::write(target.join("still"), "writable").unwrap();
     bench.linux.unmount(&target).unwrap();
@@ -111,7 +111,7 @@ fn detach_fails_for_a_device_in_use_and_is_immediate_otherwise() {
     // A device that another process holds open stays attached, also after that process closes it: by then it may be in
     // use again.
     let open = fs::File::open(&device).unwrap();
-    let error = bench.linux.loop_detach(&device).unwrap_err();
+    let error = bench.linux.loop_detach(&device, None).unwrap_err();
     assert!(matches!(&error, Error::InUse { .. }), "{error}");
     drop(open);
     std::thread::sleep(Duration::from_millis(200));
@@ -124,12 +124,12 @@ fn detach_fails_for_a_device_in_use_and_is_immediate_otherwise() {
         std::thread::sleep(Duration::from_millis(300));
         drop(open);
     });
-    bench.linux.loop_detach(&device).unwrap();
+    bench.linux.loop_detach(&device, None).unwrap();
     closing.join().unwrap();
     let id = bench.linux.stat(&bench.file("image")).unwrap().unwrap().id;
     assert!(!bench.linux.loop_devices().unwrap().iter().any(|other| other.backing == id));
-    bench.linux.loop_detach(&bench.path("missing/loop4095")).unwrap();
-    assert!(bench.linux.loop_detach(Path::new("/dev/null")).is_err());
+    bench.linux.loop_detach(&bench.path("missing/loop4095"), None).unwrap();
+    assert!(bench.linux.loop_detach(Path::new("/dev/null"), None).is_err());
 }
 
 #[test]
@@ -214,8 +214,73 @@ fn file_that_is_not_a_block_device_is_an_error() {
     }
     // A device without a backing file must not count as "no signature".
     let device = bench.attach("image");
-    bench.linux.loop_detach(&device).unwrap();
+    bench.linux.loop_detach(&device, None).unwrap();
     if bench.linux.device_size(&device).is_ok_and(|size| size == 0) {
         assert!(bench.linux.probe(&device).is_err());
     }
+}
+
+/// N-L2: a foreign device must not make all others unusable. It can be one of ours only if its file has that name.
+#[test]
+fn device_that_cannot_be_queried_is_listed_as_unreadable() {
+    const DIR: &str = "WHARF_TEST_UNREADABLE_LOOP";
+    if let Some(dir) = std::env::var_os(DIR) {
+        return check_unreadable(Path::new(&dir));
+    }
+    let bench = Bench::new();
+    bench.image("foreign", MIB);
+    bench.image("own", MIB);
+    let (foreign, own) = (bench.attach("foreign"), bench.attach("own"));
+    symlink(&foreign, bench.path("foreign-device")).unwrap();
+    symlink(&own, bench.path("own-device")).unwrap();
+    // In a mount namespace of its own, since other tests list loop devices, too.
+    let script = "mount --bind \"$1/own\" \"$2\" && shift 2 && exec \"$@\"";
+    let mut inner = std::process::Command::new("unshare");
+    inner
+        .args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"])
+        .arg(bench.root())
+        .arg(&foreign);
+    inner.arg(std::env::current_exe().unwrap()).args(["--exact", "--nocapture"]);
+    inner.arg("loops::device_that_cannot_be_queried_is_listed_as_unreadable").env(DIR, bench.root());
+    let output = inner.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+}
+
+fn check_unreadable(dir: &Path) {
+    let linux = wharf_linux::Linux::new();
+    let device = |name: &str| fs::read_link(dir.join(name)).unwrap();
+    let own = linux.stat(&PathBeneath::new(dir, Path::new("own"))).unwrap().unwrap().id;
+    let listed = linux.loop_devices().unwrap();
+    let foreign = listed.iter().find(|listed| listed.path == device("foreign-device")).unwrap();
+    assert_eq!(foreign.backing, wharf_linux::FileId::UNKNOWN);
+    let found = linux.loop_devices_of(&[own], Path::new("own")).unwrap();
+    assert_eq!(found.iter().map(|device| &device.path).collect::<Vec<_>>(), [&device("own-device")]);
+    let error = linux.loop_devices_of(&[own], Path::new("foreign")).unwrap_err().to_string();
+    assert!(error.contains("cannot be queried") && error.contains("foreign"), "{error}");
+}
+
+/// N-H1, on the kernel's level.
+#[test]
+fn held_device_keeps_its_image_and_detach_checks_the_image() {
+    let bench = Bench::new();
+    bench.image("image", MIB);
+    let device = bench.attach("image");
+    let id = bench.linux.stat(&bench.file("image")).unwrap().unwrap().id;
+    let holder = bench.linux.loop_hold(&device, "holder").unwrap();
+    let listed =
+        |path: &Path| bench.linux.loop_devices().unwrap().into_iter().find(|found| found.path == path);
+    assert_eq!(holder.backing_device, Some(listed(&device).unwrap().number));
+    assert!(holder.read_only);
+    assert!(std::process::Command::new("losetup").arg("-d").arg(&device).status().unwrap().success());
+    assert_eq!(listed(&device).unwrap().altered("image"), Some("detaches at its last close"));
+    bench.linux.loop_reset(&device, "image").unwrap();
+    assert_eq!(listed(&device).unwrap().altered("image"), None);
+    assert_eq!(listed(&device).unwrap().backing, id);
+    bench.linux.loop_detach(&holder.path, Some(holder.backing)).unwrap();
+    // The number belongs to another image: that one stays attached.
+    bench.linux.loop_detach(&device, Some(wharf_linux::FileId { inode: id.inode + 1, ..id })).unwrap();
+    assert!(listed(&device).is_some());
+    bench.linux.loop_detach(&device, Some(id)).unwrap();
+    assert!(listed(&device).is_none_or(|found| found.backing != id));
 }

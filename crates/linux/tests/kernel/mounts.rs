@@ -257,7 +257,7 @@ fn mount_table_is_complete_during_concurrent_mounts() {
 fn xfs_on_a_read_only_loop_device_mounts_only_read_only() {
     let bench = Bench::new();
     let device = bench.formatted("x.img", FsType::Xfs);
-    bench.linux.loop_detach(&device).unwrap();
+    bench.linux.loop_detach(&device, None).unwrap();
     let options = wharf_linux::LoopOptions { read_only: true, label: String::new() };
     let device = bench.linux.loop_attach(&bench.file("x.img"), &options).unwrap();
     bench.detach_on_drop(&device.path);

@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use wharf_driver::backend::{Capability, Device, DeviceError, FormatState};
+use wharf_driver::backend::{Capability, Device, DeviceError, FormatState, VolumeAccess};
 use wharf_linux::{FileStat, LoopDevice, LoopOptions};
 
 use super::PoolCore;
-use super::reflink::is_on;
-use crate::fault::During as _;
+use super::loops::to_device;
+use crate::fault::{During as _, Fault};
 use crate::plan;
 use crate::record::VolumeRecord;
 use crate::store;
@@ -63,23 +63,72 @@ impl PoolCore {
         self.refuse_copy_source(id).map_err(DeviceError::InUse)?;
         // An expansion that failed halfway leaves an image whose size differs from the record.
         let record = self.finish_growth(record)?;
-        let path = store::image_of(id);
-        let stat = self.store.stat(&path).during("stat its image", id)?;
+        let stat = self.store.stat(&store::image_of(id)).during("stat its image", id)?;
         self.verify_image(id, stat, record.image_inode, record.size).map_err(DeviceError::WrongDevice)?;
         let read_only = plan::needs_read_only_device(capability);
         let device = match self.reusable_device(&record, read_only)? {
             Some(device) => device,
-            None => {
-                let options = LoopOptions { read_only, label: id.to_owned() };
-                self.kernel().loop_attach(&self.store.at(&path), &options).during("attach its image", id)?
-            }
+            None => self.attach_image(id, stat, read_only)?,
         };
-        if Some(device.backing) != stat.map(|stat| stat.id) {
+        if matches!(capability.access, VolumeAccess::Block) {
+            self.secure(&record, &device)?;
+        }
+        self.sync_device_size(&record, &device)?;
+        self.attached_device(&record)
+    }
+
+    /// A read-only device of a volume that is attached for writing: a bind mount cannot make a device node read-only.
+    pub fn attach_reader(&self, id: &str) -> Result<Device, DeviceError> {
+        if self.ready_volume(id)?.is_none() {
+            return Err(no_volume(id));
+        }
+        let _lock = self.locks.exclusive(id)?;
+        let record = self.ready_volume(id)?.ok_or_else(|| no_volume(id))?;
+        let stat = self.store.stat(&store::image_of(id)).during("stat its image", id)?;
+        self.verify_image(id, stat, record.image_inode, record.size).map_err(DeviceError::WrongDevice)?;
+        let loops = self.loops_of(&record)?;
+        let reader = loops.devices.iter().find(|device| device.read_only && loops.has_image(device)).cloned();
+        let reader = match reader {
+            Some(reader) => reader,
+            None => self.attach_image(id, stat, true)?,
+        };
+        self.secure(&record, &reader)?;
+        self.sync_device_size(&record, &reader)?;
+        self.attached_device(&record)
+    }
+
+    /// Before a pod gets the device of a raw volume: verifies its identity and holds it.
+    pub fn before_publish(&self, id: &str, capability: &Capability) -> Result<(), DeviceError> {
+        if !matches!(capability.access, VolumeAccess::Block) {
+            return Ok(());
+        }
+        let Some(_) = self.ready_volume(id)? else { return Err(no_volume(id)) };
+        let _lock = self.locks.exclusive(id)?;
+        let record = self.ready_volume(id)?.ok_or_else(|| no_volume(id))?;
+        for device in &self.loop_devices_of(&record)? {
+            self.secure(&record, device)?;
+            self.sync_device_size(&record, device)?;
+        }
+        Ok(())
+    }
+
+    fn attach_image(
+        &self,
+        id: &str,
+        image: Option<FileStat>,
+        read_only: bool,
+    ) -> Result<LoopDevice, DeviceError> {
+        let path = store::image_of(id);
+        let options = LoopOptions { read_only, label: id.to_owned() };
+        let device =
+            self.kernel().loop_attach(&self.store.at(&path), &options).during("attach its image", id)?;
+        if Some(device.backing) != image.map(|image| image.id) {
             // Replaced between stat and attach. The device has not been used yet.
-            self.kernel().loop_detach(&device.path).during("detach a foreign image", id)?;
+            let detached = self.kernel().loop_detach(&device.path, Some(device.backing));
+            detached.during("detach a foreign image", id)?;
             return Err(DeviceError::WrongDevice(format!("{id}: its image was replaced during the attach")));
         }
-        self.sync_device_size(&record, &device)
+        Ok(device)
     }
 
     /// Refuses an image that is not the one its record describes.
@@ -105,45 +154,47 @@ impl PoolCore {
         record: &VolumeRecord,
         read_only: bool,
     ) -> Result<Option<LoopDevice>, DeviceError> {
-        let mut loops = self.loop_devices_of(record)?;
-        // A device in autoclear would disappear on its last close, and another volume could get its number.
-        for device in loops.extract_if(.., |device| device.autoclear) {
-            self.release(&record.id, &device)?;
+        let mut loops = self.loops_of(record)?;
+        // A device in autoclear that nothing holds would disappear on its last close, and another volume could get its
+        // number.
+        let (usable, other): (Vec<_>, Vec<_>) = std::mem::take(&mut loops.devices)
+            .into_iter()
+            .partition(|device| loops.has_image(device) && (!device.autoclear || loops.is_held(device)));
+        for device in &other {
+            self.release(&record.id, &loops, device)?;
         }
-        if loops.len() > 1 {
-            tracing::warn!(
-                volume_handle = record.id,
-                count = loops.len(),
-                "volume is attached more than once; using the first device"
-            );
+        for device in &usable {
+            self.restore(&record.id, device)?;
         }
-        // Prefer a writable device: it serves readers as well.
-        loops.sort_by_key(|device| device.read_only);
-        match loops.first() {
+        match usable.iter().min_by_key(|device| device.read_only) {
+            // Prefer a writable device: it serves readers as well.
             Some(device) if device.read_only && !read_only => {
-                self.release(&record.id, device)?;
+                self.release(&record.id, &loops, device)?;
                 Ok(None)
             }
-            _ => Ok(loops.into_iter().next()),
+            device => Ok(device.cloned()),
         }
     }
 
     /// Refreshes the device if its size differs from the record.
-    fn sync_device_size(&self, record: &VolumeRecord, device: &LoopDevice) -> Result<Device, DeviceError> {
+    fn sync_device_size(&self, record: &VolumeRecord, device: &LoopDevice) -> Result<(), Fault> {
         let id = &record.id;
         let size = self.kernel().device_size(&device.path).during("read its device's size", id)?;
         if size != record.size {
             self.kernel().loop_refresh(&device.path).during("refresh its device's size", id)?;
         }
-        Ok(to_device(record, device))
+        Ok(())
     }
 
     /// The volume's device, if it is attached.
     pub fn find(&self, id: &str) -> Result<Option<Device>, DeviceError> {
         let Some(record) = self.ready_volume(id)? else { return Ok(None) };
-        let mut loops = self.loop_devices_of(&record)?;
-        loops.sort_by_key(|device| device.read_only);
-        Ok(loops.first().map(|device| to_device(&record, device)))
+        Ok(to_device(&record, &self.loop_devices_of(&record)?))
+    }
+
+    fn attached_device(&self, record: &VolumeRecord) -> Result<Device, DeviceError> {
+        to_device(record, &self.loop_devices_of(record)?)
+            .ok_or_else(|| DeviceError::NotFound(format!("volume {} is not staged on this node", record.id)))
     }
 
     /// Detaches the device. Succeeds if the volume is not attached or does not exist.
@@ -153,47 +204,21 @@ impl PoolCore {
         }
         let _lock = self.locks.exclusive(id)?;
         let Some(record) = self.index().volume(id).cloned() else { return Ok(()) };
-        for device in self.loop_devices_of(&record)? {
-            self.release(id, &device)?;
+        let loops = self.loops_of(&record)?;
+        for device in &loops.devices {
+            self.release(id, &loops, device)?;
         }
         Ok(())
-    }
-
-    fn release(&self, id: &str, device: &LoopDevice) -> Result<(), DeviceError> {
-        self.refuse_mounted(id, device)?;
-        let detached = self.kernel().loop_detach(&device.path).during("detach its device", id);
-        detached.map_err(|fault| match fault.is_busy() {
-            true => DeviceError::InUse(fault.to_string()),
-            false => fault.into(),
-        })
     }
 
     /// Updates the device to the volume's current size.
     pub fn refresh(&self, id: &str) -> Result<Device, DeviceError> {
         let record = self.ready_volume(id)?.ok_or_else(|| no_volume(id))?;
-        let loops = self.loop_devices_of(&record)?;
-        let first = loops
-            .first()
-            .ok_or_else(|| DeviceError::NotFound(format!("volume {id} is not staged on this node")))?;
-        for device in &loops {
+        for device in &self.loop_devices_of(&record)? {
+            self.restore(id, device)?;
             self.sync_device_size(&record, device)?;
         }
-        Ok(to_device(&record, first))
-    }
-
-    /// Refuses a device that is mounted or published.
-    fn refuse_mounted(&self, id: &str, device: &LoopDevice) -> Result<(), DeviceError> {
-        let table = self.kernel().mount_table().during("read the mount table", id)?;
-        let number = self.kernel().device_number(&device.path).during("read its device number", id)?;
-        let mounted = table.mounts().iter().filter(|mount| is_on(mount, &device.path, number));
-        let mut used = mounted.chain(table.of_device_node(&device.path));
-        match used.next() {
-            Some(mount) => {
-                let (device, mount_point) = (device.path.display(), mount.mount_point.display());
-                Err(DeviceError::InUse(format!("{id} is still in use: {device} is mounted at {mount_point}")))
-            }
-            None => Ok(()),
-        }
+        self.attached_device(&record)
     }
 
     /// A volume's recorded format state.
@@ -219,10 +244,6 @@ impl PoolCore {
         }
         Ok(self.save_volume(VolumeRecord { format: format.clone(), ..record })?)
     }
-}
-
-fn to_device(record: &VolumeRecord, device: &LoopDevice) -> Device {
-    Device { path: device.path.clone(), size: record.size, read_only: device.read_only }
 }
 
 fn no_volume(id: &str) -> DeviceError {

@@ -14,6 +14,7 @@ impl PoolCore {
     /// Restores a consistent pool. Interrupted copies are only queued again.
     pub(super) fn recover(&self, leftovers: &[Leftover]) -> wharf_linux::Result<()> {
         self.thaw_interrupted()?;
+        self.secure_published()?;
         let unfinished = |state| matches!(state, GroupState::Creating | GroupState::Deleting);
         let groups: Vec<_> = self.index().groups().filter(|group| unfinished(group.state)).cloned().collect();
         for group in groups {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use wharf_driver::backend::{BackendError, CreateError, FormatState, SnapshotError};
-use wharf_linux::{FileId, LoopDevice, Mount, MountTable, PathBeneath};
+use wharf_linux::{Mount, MountTable, PathBeneath};
 
 use super::{PoolCore, lock};
 use crate::fault::{During as _, Fault};
@@ -67,19 +67,6 @@ enum FreezePoint {
 }
 
 impl PoolCore {
-    /// The loop devices of a volume's image: those backed by the recorded inode or by the file at its path now.
-    pub(super) fn loop_devices_of(&self, record: &VolumeRecord) -> Result<Vec<LoopDevice>, Fault> {
-        let id = &record.id;
-        let dir = self.store.stat(&store::dir_of(id)).during("stat its directory", id)?;
-        let image = self.store.stat(&store::image_of(id)).during("stat its image", id)?;
-        let recorded =
-            dir.zip(record.image_inode).map(|(dir, inode)| FileId { device: dir.id.device, inode });
-        let present = image.map(|image| image.id);
-        let mut loops = self.kernel().loop_devices().during("list loop devices", id)?;
-        loops.retain(|device| Some(device.backing) == recorded || Some(device.backing) == present);
-        Ok(loops)
-    }
-
     /// Refuses to copy a volume while it is being formatted: the copy would contain half a file system.
     pub(super) fn refuse_formatting(&self, record: &VolumeRecord) -> Result<(), ReflinkError> {
         if let FormatState::Formatting { .. } = record.format {

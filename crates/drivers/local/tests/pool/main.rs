@@ -8,6 +8,7 @@ mod expansion;
 mod fixture;
 mod groups;
 mod opening;
+mod ownership;
 mod publishing;
 mod recovery;
 mod snapshots;

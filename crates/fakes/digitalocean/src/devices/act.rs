@@ -198,7 +198,7 @@ impl Devices {
                 let path = link(droplet, name);
                 std::fs::remove_file(&path).map_err(failed("remove the link", &path))?;
             }
-            Step::Release(path) => self.kernel.loop_detach(path)?,
+            Step::Release(path) => self.kernel.loop_detach(path, None)?,
             Step::Remove(image) => {
                 self.kernel.remove_file(&PathBeneath::new(&self.root, &path_of(image)))?;
             }

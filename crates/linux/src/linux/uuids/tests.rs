@@ -70,7 +70,7 @@ fn replay_with(volume: &TestVolume, fs: FsType, work: impl FnOnce(&Path)) -> Res
 impl Drop for TestVolume {
     fn drop(&mut self) {
         let _ = self.kernel.unmount(&self.target());
-        self.kernel.loop_detach(&self.device).unwrap();
+        self.kernel.loop_detach(&self.device, None).unwrap();
     }
 }
 
