@@ -7,14 +7,13 @@ use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tonic::Code;
 use wharf_csi::v1::*;
 use wharf_linux::FsType;
-use wharf_testkit::{DriverOptions, MIB, Orchestrator, TestPool};
+use wharf_testkit::{DriverOptions, MIB, Orchestrator, TestPool, check_image};
 
 const DRIVER: &str = env!("CARGO_BIN_EXE_test-driver");
 const FILE_SYSTEMS: [FsType; 3] = [FsType::Ext4, FsType::Xfs, FsType::Btrfs];
@@ -321,26 +320,6 @@ impl Load {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap();
     }
-}
-
-fn check_image(fs: FsType, image: &Path) {
-    let mut check = match fs {
-        FsType::Ext4 => Command::new("e2fsck"),
-        FsType::Xfs => Command::new("xfs_repair"),
-        FsType::Btrfs => Command::new("btrfs"),
-    };
-    match fs {
-        FsType::Ext4 => check.args(["-f", "-n"]),
-        FsType::Xfs => check.args(["-n", "-f"]),
-        FsType::Btrfs => check.args(["check", "--readonly"]),
-    };
-    let output = check.arg(image).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{fs}: {}\n{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
 }
 
 fn total_bytes(path: &Path) -> u64 {

@@ -25,7 +25,7 @@ pub use embedded::EmbeddedServer;
 pub use kubectl::Kubectl;
 pub use leftovers::{leftovers, loop_devices_on};
 pub use orchestrator::{MIB, Orchestrator, capability, source};
-pub use pool::TestPool;
+pub use pool::{TestPool, check_image};
 pub use process::{ChildProcess, Usage, built_program, free_address, http_get, upstream_program};
 pub use random::SeededRng;
 pub use scripted_cluster::{ScriptedDriver, node_sidecar};

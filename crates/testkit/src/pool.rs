@@ -27,24 +27,30 @@ pub struct TestPool {
 impl TestPool {
     /// Creates and mounts a file system of `size` bytes.
     pub fn new(fs: FsType, size: u64) -> Self {
-        let dir = tempfile::Builder::new()
-            .prefix("wharf-pool-")
-            .tempdir()
-            .expect("failed to create a temporary directory");
+        let dir = temporary_dir();
         let image = dir.path().join("disk");
-        File::create(&image).and_then(|file| file.set_len(size)).expect("failed to create a sparse image");
+        make_image(&image, fs, size);
+        Self::mount(dir, &image, fs)
+    }
+
+    /// Creates and mounts a file system of `size` bytes in the new file `image`, which is not removed.
+    pub fn create_in(image: &Path, fs: FsType, size: u64) -> Self {
+        make_image(image, fs, size);
+        Self::mount(temporary_dir(), image, fs)
+    }
+
+    /// Mounts the file system in `image`, which is not removed.
+    pub fn open(image: &Path, fs: FsType) -> Self {
+        Self::mount(temporary_dir(), image, fs)
+    }
+
+    fn mount(dir: TempDir, image: &Path, fs: FsType) -> Self {
         let mount_point = dir.path().join("pool");
         std::fs::create_dir(&mount_point).expect("failed to create the mount point");
-        let mut mkfs = Command::new(format!("mkfs.{fs}"));
-        match fs {
-            FsType::Ext4 => mkfs.arg("-q"),
-            FsType::Xfs => mkfs.args(["-q", "-m", "reflink=1"]),
-            FsType::Btrfs => mkfs.arg("-q"),
-        };
-        let formatted = mkfs.arg(&image).output().expect("failed to run mkfs");
-        assert!(formatted.status.success(), "mkfs.{fs}: {}", String::from_utf8_lossy(&formatted.stderr));
         let options = LoopOptions { label: "wharf-testkit".to_owned(), ..LoopOptions::default() };
-        let attached = Linux::new().loop_attach(&PathBeneath::new(dir.path(), Path::new("disk")), &options);
+        let (parent, name) = (image.parent(), image.file_name());
+        let (parent, name) = parent.zip(name).expect("the image has a parent and a name");
+        let attached = Linux::new().loop_attach(&PathBeneath::new(parent, Path::new(name)), &options);
         let LoopDevice { path: device, backing: image, .. } =
             attached.expect("failed to attach a loop device");
         let pool = Self { mount_point, device, image, _dir: dir };
@@ -99,6 +105,44 @@ impl TestPool {
         };
         Linux::new().mount(&request).expect("failed to mount the pool");
     }
+}
+
+fn temporary_dir() -> TempDir {
+    tempfile::Builder::new().prefix("wharf-pool-").tempdir().expect("failed to create a temporary directory")
+}
+
+fn make_image(image: &Path, fs: FsType, size: u64) {
+    File::create(image).and_then(|file| file.set_len(size)).expect("failed to create a sparse image");
+    let mut mkfs = Command::new(format!("mkfs.{fs}"));
+    match fs {
+        FsType::Ext4 => mkfs.arg("-q"),
+        FsType::Xfs => mkfs.args(["-q", "-m", "reflink=1"]),
+        FsType::Btrfs => mkfs.arg("-q"),
+    };
+    let formatted = mkfs.arg(image).output().expect("failed to run mkfs");
+    assert!(formatted.status.success(), "mkfs.{fs}: {}", String::from_utf8_lossy(&formatted.stderr));
+}
+
+/// Checks the file system in a volume's image, without changing it. An image of xfs must have been unmounted cleanly:
+/// xfs_repair refuses a log that a mount has to replay.
+pub fn check_image(fs: FsType, image: &Path) {
+    let mut check = match fs {
+        FsType::Ext4 => Command::new("e2fsck"),
+        FsType::Xfs => Command::new("xfs_repair"),
+        FsType::Btrfs => Command::new("btrfs"),
+    };
+    match fs {
+        FsType::Ext4 => check.args(["-f", "-n"]),
+        FsType::Xfs => check.args(["-n", "-f"]),
+        FsType::Btrfs => check.args(["check", "--readonly"]),
+    };
+    let output = check.arg(image).output().expect("failed to run the check");
+    assert!(
+        output.status.success(),
+        "{fs}: {}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 impl Drop for TestPool {

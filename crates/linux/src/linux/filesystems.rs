@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::devices::Reader;
-use super::{Linux, freeze, uuids};
+use super::{Linux, ext4, freeze, uuids};
 use crate::command::{Command, ProgramOutput};
 use crate::{
     BlockDevices as _, Error, Filesystems, Frozen, FsError, FsType, FsUsage, MakeFsRequest, ProbeResult,
@@ -46,7 +46,17 @@ impl Filesystems for Linux {
 
     fn check_fs(&self, device: &Path, fs: FsType) -> Result<(), FsError> {
         match fs {
-            FsType::Ext4 => interpret_e2fsck(device, e2fsck(device, &["-p"])?),
+            FsType::Ext4 => match interpret_e2fsck(device, e2fsck(device, &["-p"])?) {
+                Err(FsError::Damaged { details, .. }) if ext4::growth_was_interrupted(device)? => {
+                    tracing::warn!(
+                        device = %device.display(),
+                        details,
+                        "resize2fs was interrupted; repairing the file system"
+                    );
+                    interpret_e2fsck(device, e2fsck(device, &["-f", "-y"])?)
+                }
+                result => result,
+            },
             // A mount replays their log; no other repair is safe before it.
             FsType::Xfs | FsType::Btrfs => Ok(()),
         }

@@ -101,6 +101,33 @@ fn device_too_small_returns_the_error_of_mkfs() {
     }
 }
 
+/// As a power cut leaves it: marked, smaller than its device, and with a resize inode that `e2fsck -p` does not repair.
+#[test]
+fn ext4_is_repaired_after_an_interrupted_growth_and_not_after_errors_of_the_kernel() {
+    let bench = Bench::new();
+    let device = bench.device("image", 64 * MIB);
+    let uuid = new_uuid();
+    bench.linux.make_fs(&device, &MakeFsRequest { fs: FsType::Ext4, uuid: &uuid, options: &[] }).unwrap();
+    let target = bench.mount(&device, "ext4", "t");
+    fs::write(target.join("file"), "kept").unwrap();
+    bench.linux.unmount(&target).unwrap();
+    bench.linux.set_size(&bench.file("image"), 128 * MIB).unwrap();
+    bench.linux.loop_refresh(&device).unwrap();
+    let debugfs = |request: &str| run("debugfs", &["-w", "-R", request, device.to_str().unwrap()]);
+    debugfs("set_inode_field <7> block[DIND] 4294967295");
+    debugfs("set_super_value state 3");
+
+    debugfs("set_super_value error_count 1");
+    let refused = bench.linux.check_fs(&device, FsType::Ext4).unwrap_err();
+    assert!(matches!(&refused, FsError::Damaged { .. }), "{refused}");
+
+    debugfs("set_super_value error_count 0");
+    bench.linux.check_fs(&device, FsType::Ext4).unwrap();
+    bench.linux.grow_fs(&device, FsType::Ext4, None).unwrap();
+    let target = bench.mount(&device, "ext4", "t");
+    assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
+}
+
 #[test]
 fn journal_is_replayed_and_damage_is_reported_with_details() {
     let bench = Bench::new();
