@@ -16,6 +16,7 @@ mod attend;
 mod clean;
 mod decide;
 mod env;
+mod evict;
 pub mod fields;
 mod hooks;
 mod pod_state;
@@ -252,6 +253,7 @@ impl Pods {
 
     /// Starts the tasks that enqueue work.
     fn start_watches(self: &Arc<Self>, into: &mut JoinSet<()>) {
+        into.spawn(Arc::clone(self).enforce_limits());
         let this = Arc::clone(self);
         let requests = move |change: &Change<Pod>| this.pod_changed(change);
         into.spawn(enqueue_changes(self.store.clone(), self.queue.clone(), requests));

@@ -66,6 +66,9 @@ fn termination_cause(view: &View, now: Time) -> Option<TerminationCause> {
     if pod.has_ended() {
         return Some(TerminationCause::Reported);
     }
+    if view.evicted.is_some() {
+        return Some(TerminationCause::Evicted);
+    }
     let started = pod.status.start_time.unwrap_or(view.first_seen);
     let deadline = pod.spec.active_deadline_seconds.and_then(|seconds| u64::try_from(seconds).ok());
     if deadline.is_some_and(|seconds| now >= started.plus(Duration::from_secs(seconds))) {
@@ -82,6 +85,8 @@ fn kill_time(view: &View, cause: TerminationCause, now: Time) -> Time {
     let by = match (cause, view.gone) {
         // The pod is gone from the API: no grace period applies.
         (_, true) => now,
+        // An eviction for exceeded limits has no grace period.
+        (TerminationCause::Evicted, false) => now,
         (TerminationCause::Deleted, false) => view.pod.metadata.deletion_timestamp.unwrap_or(after_pod_grace),
         _ => after_pod_grace,
     };
@@ -99,7 +104,9 @@ fn terminate(view: &View, cause: TerminationCause, now: Time) -> Step {
         let to_stop = if others.is_empty() { sidecars.last().into_iter().copied().collect() } else { others };
         // A stop in progress can be shortened, not extended.
         let needs_stop = |observed: &&ContainerView| {
-            observed.stopping.is_none_or(|kill_time| kill_time > by && cause == TerminationCause::Deleted)
+            observed.stopping.is_none_or(|kill_time| {
+                kill_time > by && matches!(cause, TerminationCause::Deleted | TerminationCause::Evicted)
+            })
         };
         let containers: Vec<String> = to_stop
             .iter()

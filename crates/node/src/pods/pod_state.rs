@@ -36,6 +36,8 @@ pub(super) struct PodState {
     pub(super) containers: BTreeMap<String, ContainerState>,
     pub(super) reported: Option<Value>,
     pub(super) deleted: bool,
+    /// Why it is evicted.
+    pub(super) evicted: Option<String>,
 }
 
 /// State of its volumes.
@@ -95,6 +97,7 @@ impl PodState {
             containers,
             reported: None,
             deleted: false,
+            evicted: None,
         }
     }
 
@@ -158,6 +161,7 @@ impl PodState {
             containers,
             reported: self.reported.clone(),
             deleted: self.deleted,
+            evicted: self.evicted.clone(),
         }
     }
 }

@@ -17,6 +17,8 @@ pub(super) enum TerminationCause {
     Reported,
     /// activeDeadlineSeconds is exceeded.
     Deadline,
+    /// It exceeds a limit.
+    Evicted,
     /// Its containers have exited for good.
     Finished,
 }
@@ -108,6 +110,9 @@ fn phase_and_reason(view: &View, cause: Option<TerminationCause>, runs: bool) ->
             "DeadlineExceeded".into(),
             "Pod was active on the node longer than the specified deadline".into(),
         ),
+        TerminationCause::Evicted => {
+            (PodPhase::Failed, "Evicted".into(), view.evicted.as_deref().map_or(Value::Null, Value::from))
+        }
         TerminationCause::Finished => (phase(view, false), Value::Null, Value::Null),
         TerminationCause::Deleted | TerminationCause::Reported => match phase(view, true) {
             PodPhase::Succeeded => (PodPhase::Succeeded, Value::Null, Value::Null),

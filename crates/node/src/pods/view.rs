@@ -27,6 +27,8 @@ pub(super) struct View {
     pub(super) reported: Option<Value>,
     /// We have deleted it from the API server.
     pub(super) deleted: bool,
+    /// Why it is evicted; the message of its status.
+    pub(super) evicted: Option<String>,
 }
 
 impl View {

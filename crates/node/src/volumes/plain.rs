@@ -12,6 +12,7 @@ mod host_path;
 mod payload;
 mod sources;
 mod token;
+pub mod usage;
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;

@@ -89,6 +89,7 @@ pub(in crate::pods) fn view(pod: Value, volumes: VolumesState, rows: &[Row]) -> 
         containers: rows.iter().map(|row| row.0.clone()).collect(),
         reported: None,
         deleted: false,
+        evicted: None,
     }
 }
 
@@ -358,4 +359,39 @@ fn active_deadline_fails_the_pod() {
     let ended = view(with(1000), VolumesState::Releasing, &[main_("a").ended(143)]);
     let Step::Report(status) = decide(&ended, PACE, NOW) else { panic!("expected a status update") };
     assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("DeadlineExceeded")));
+}
+
+/// N-H2. kubelet: no grace period, then phase Failed with reason Evicted, and the message of the event.
+#[test]
+fn pod_over_a_limit_is_stopped_and_fails_as_evicted() {
+    let evicted = |rows: &[Row], volumes| View {
+        evicted: Some("Usage of EmptyDir volume".into()),
+        ..view(json!({"status": {"phase": "Running"}}), volumes, rows)
+    };
+    let running = evicted(&[row("a", Role::Main).runs()], VolumesState::Mounted);
+    match decide(&running, PACE, NOW) {
+        Step::Stop { containers, by, .. } => {
+            assert_eq!((containers, by), (vec!["a".to_owned()], NOW.plus(MIN_GRACE)));
+        }
+        step => panic!("{step:?}"),
+    }
+    // A container that already stops is killed earlier.
+    let stopping = evicted(
+        &[row("a", Role::Main).runs().with(|observed| observed.stopping = Some(NOW.plus(MIN_GRACE * 10)))],
+        VolumesState::Mounted,
+    );
+    assert!(matches!(decide(&stopping, PACE, NOW), Step::Stop { .. }));
+    // Not restarted, although the policy is Always.
+    let exited = evicted(&[row("a", Role::Main).ended(137)], VolumesState::Mounted);
+    assert_eq!(decide(&exited, PACE, NOW), Step::Release);
+    let released = evicted(&[row("a", Role::Main).ended(137)], VolumesState::Released);
+    let Step::Report(status) = decide(&released, PACE, NOW) else { panic!("no report") };
+    assert_eq!(
+        (&status["phase"], &status["reason"], &status["message"]),
+        (&json!("Failed"), &json!("Evicted"), &json!("Usage of EmptyDir volume"))
+    );
+    // A deleted pod is only deleted.
+    let deleted = json!({"metadata": {"deletionTimestamp": "1970-01-01T00:00:00Z"}});
+    let deleted = View { evicted: Some("m".into()), ..view(deleted, VolumesState::Mounted, &[]) };
+    assert_eq!(termination_cause(&deleted, NOW), Some(TerminationCause::Deleted));
 }
