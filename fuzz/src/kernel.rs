@@ -103,6 +103,7 @@ impl BlockDevices for Memory {
         loop_reset(&Path, &str) -> Result<()>;
         loop_refresh(&Path) -> Result<()>;
         loop_detach(&Path, Option<FileId>) -> Result<()>;
+        loop_disable_discard(&Path) -> Result<()>;
         device_size(&Path) -> Result<u64>;
         device_number(&Path) -> Result<(u32, u32)>;
         device_exists((u32, u32)) -> Result<bool>;
@@ -117,6 +118,7 @@ impl Filesystems for Memory {
         check_fs(&Path, FsType) -> std::result::Result<(), FsError>;
         grow_fs(&Path, FsType, Option<&Path>) -> Result<()>;
         set_fs_uuid(&Path, FsType, &str, &Path) -> Result<()>;
+        file_beneath(&Path) -> Result<Option<FileBeneath>>;
         fs_error_count(&Path, FsType, &Path) -> Result<u64>;
         freeze(&[&Path], Duration) -> Result<Box<dyn Frozen>>;
         thaw(&Path) -> Result<()>;
@@ -143,6 +145,9 @@ impl Files for Memory {
         write_file(&PathBeneath<'_>, &[u8]) -> Result<()>;
         sync(&PathBeneath<'_>) -> Result<()>;
         rename(&PathBeneath<'_>, &PathBeneath<'_>) -> Result<()>;
+        exchange(&PathBeneath<'_>, &PathBeneath<'_>) -> Result<()>;
+        create_reserved(&PathBeneath<'_>, u64) -> Result<()>;
+        overwrite(&PathBeneath<'_>, &[u8]) -> Result<()>;
         create_dir(&PathBeneath<'_>) -> Result<()>;
         list_dir(&PathBeneath<'_>) -> Result<Vec<String>>;
         remove_file(&PathBeneath<'_>) -> Result<()>;

@@ -16,12 +16,28 @@ pub fn write_durably(kernel: &(impl Files + ?Sized), file: &PathBeneath<'_>, byt
     temporary.push(".tmp");
     let temporary = file.path.with_file_name(temporary);
     let temporary = PathBeneath::new(file.root, &temporary);
-    let parent = match file.path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
     kernel.write_file(&temporary, bytes)?;
     kernel.sync(&temporary)?;
     kernel.rename(&temporary, file)?;
-    kernel.sync(&PathBeneath::new(file.root, parent))
+    kernel.sync(&parent_of(file))
+}
+
+/// Durably replaces the content of `file` with `bytes` without any free space. `spare`, in the same directory, was created
+/// with [`Files::create_reserved`] and has at least as many bytes; so has `file`. The spare is overwritten, synced and
+/// exchanged with the file, so a crash leaves the old or the new content in `file`. What is in the spare never matters.
+pub fn replace_durably(
+    kernel: &(impl Files + ?Sized),
+    file: &PathBeneath<'_>,
+    spare: &PathBeneath<'_>,
+    bytes: &[u8],
+) -> Result<()> {
+    kernel.overwrite(spare, bytes)?;
+    kernel.sync(spare)?;
+    kernel.exchange(spare, file)?;
+    kernel.sync(&parent_of(file))
+}
+
+fn parent_of<'a>(file: &PathBeneath<'a>) -> PathBeneath<'a> {
+    let parent = file.path.parent().filter(|parent| *parent != Path::new(""));
+    PathBeneath::new(file.root, parent.unwrap_or(Path::new(".")))
 }

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::{
-    Error, Extent, FileId, FileStat, FsError, FsType, FsUsage, LoopDevice, LoopOptions, MakeFsRequest,
-    MountRequest, MountTable, PathBeneath, PathKind, ProbeResult, Result,
+    Error, Extent, FileBeneath, FileId, FileStat, FsError, FsType, FsUsage, LoopDevice, LoopOptions,
+    MakeFsRequest, MountRequest, MountTable, PathBeneath, PathKind, ProbeResult, Result,
 };
 
 /// Everything that a driver needs from the kernel.
@@ -90,6 +90,9 @@ pub trait BlockDevices: Send + Sync {
     /// Fails while the device is mounted or open. A device that is not configured is success. So is one with another
     /// backing file than `image`, if that is set: its number belongs to another image now, which stays attached.
     fn loop_detach(&self, device: &Path, image: Option<FileId>) -> Result<()>;
+    /// From now on discards of the device fail, and zeroes are written: neither frees blocks of its image. Lasts until
+    /// `loop_detach`.
+    fn loop_disable_discard(&self, device: &Path) -> Result<()>;
     /// The size in bytes of a block device.
     fn device_size(&self, device: &Path) -> Result<u64>;
     /// `(major, minor)` of a block device node.
@@ -143,6 +146,9 @@ pub trait Filesystems: Send + Sync {
     fn set_fs_uuid(&self, device: &Path, fs: FsType, uuid: &str, scratch: &Path) -> Result<()>;
     /// Bytes and inodes of the file system at `path`.
     fn usage(&self, path: &Path) -> Result<FsUsage>;
+    /// The file beneath the file system at `path`, if that is on a loop device; `None` if it is not, or if the file
+    /// cannot be seen from here.
+    fn file_beneath(&self, path: &Path) -> Result<Option<FileBeneath>>;
     /// The number of errors that the file system has recorded since it was created, where the kernel reports it
     /// (ext4, btrfs); else 0.
     fn fs_error_count(&self, device: &Path, fs: FsType, mounted_at: &Path) -> Result<u64>;
@@ -169,6 +175,13 @@ pub trait Files: Send + Sync {
     fn sync(&self, path: &PathBeneath<'_>) -> Result<()>;
     /// Renames within one root; replaces an existing file at `to`.
     fn rename(&self, from: &PathBeneath<'_>, to: &PathBeneath<'_>) -> Result<()>;
+    /// Exchanges two existing files within one root.
+    fn exchange(&self, one: &PathBeneath<'_>, other: &PathBeneath<'_>) -> Result<()>;
+    /// Creates or replaces a file (0600) of `bytes` spaces whose blocks are allocated, so that [`Self::overwrite`]
+    /// needs no free space. Not durable.
+    fn create_reserved(&self, file: &PathBeneath<'_>, bytes: u64) -> Result<()>;
+    /// Overwrites the start of a file in place. Never extends it. Not durable.
+    fn overwrite(&self, file: &PathBeneath<'_>, bytes: &[u8]) -> Result<()>;
     /// Creates a directory (0700); an existing directory is success.
     fn create_dir(&self, dir: &PathBeneath<'_>) -> Result<()>;
     /// Names in a directory, sorted; empty if it does not exist.

@@ -53,7 +53,7 @@ pub mod sandbox;
 mod sys;
 mod types;
 
-pub use durable::write_durably;
+pub use durable::{replace_durably, write_durably};
 pub use error::{Error, FsError, Result};
 pub use kernel::{BlockDevices, Files, Filesystems, Frozen, Kernel, Mounts, check_readable};
 pub use linux::Linux;
@@ -66,6 +66,6 @@ pub use project_quota::{
 };
 pub use random_uuid::random_uuid;
 pub use types::{
-    Extent, FileId, FileStat, FsType, FsUsage, LoopDevice, LoopOptions, MakeFsRequest, MountRequest,
-    PathBeneath, PathKind, ProbeResult, UnknownFsType, UnreadableLoop,
+    Extent, FileBeneath, FileId, FileStat, FsType, FsUsage, LoopDevice, LoopOptions, MakeFsRequest,
+    MountRequest, PathBeneath, PathKind, ProbeResult, UnknownFsType, UnreadableLoop,
 };

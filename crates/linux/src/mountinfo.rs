@@ -77,6 +77,12 @@ impl MountTable {
         self.mounts.iter().rev().find(|mount| mount.mount_point == path)
     }
 
+    /// The mount that holds `path`: the deepest one, and of several at one mount point the topmost.
+    pub fn holding(&self, path: &Path) -> Option<&Mount> {
+        let holding = self.mounts.iter().filter(|mount| path.starts_with(&mount.mount_point));
+        holding.max_by_key(|mount| mount.mount_point.components().count())
+    }
+
     /// All mounts of the file system on the device with this number.
     pub fn of_device(&self, device: (u32, u32)) -> impl Iterator<Item = &Mount> {
         self.mounts.iter().filter(move |mount| mount.device == device)

@@ -13,6 +13,7 @@ const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05_u32 as libc::Ioctl;
 const LOOP_SET_CAPACITY: libc::Ioctl = 0x4C07_u32 as libc::Ioctl;
 const LOOP_SET_BLOCK_SIZE: libc::Ioctl = 0x4C09_u32 as libc::Ioctl;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A_u32 as libc::Ioctl;
+const LOOP_CTL_REMOVE: libc::Ioctl = 0x4C81_u32 as libc::Ioctl;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82_u32 as libc::Ioctl;
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
 const FIFREEZE: libc::Ioctl = 0xC004_5877_u32 as libc::Ioctl;
@@ -176,6 +177,11 @@ unsafe fn ioctl_struct<T>(fd: impl AsFd, request: libc::Ioctl, argument: &mut T)
 /// A loop device number that is free right now; another process may take it first.
 pub(crate) fn loop_free_number(control: impl AsFd) -> io::Result<u32> {
     ioctl_value(control, LOOP_CTL_GET_FREE, 0).map(|number| number.unsigned_abs())
+}
+
+/// Removes a loop device that is not configured and not open, with all its settings.
+pub(crate) fn loop_remove(control: impl AsFd, number: u32) -> io::Result<()> {
+    ioctl_value(control, LOOP_CTL_REMOVE, number.into()).map(drop)
 }
 
 /// Attaches `file` to the loop device and sets its whole configuration in one call.

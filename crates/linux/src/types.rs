@@ -264,6 +264,17 @@ pub struct FsUsage {
     pub read_only: bool,
 }
 
+/// The file of a loop device, and the file system that holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileBeneath {
+    /// The file.
+    pub path: PathBuf,
+    /// Its size and allocation.
+    pub stat: FileStat,
+    /// The file system that holds it.
+    pub usage: FsUsage,
+}
+
 /// What a probe found on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProbeResult {

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 use wharf_linux::{
-    BlockDevices, Error, Extent, FileId, FileStat, Files, Filesystems, Frozen, FsError, FsType, FsUsage,
-    Kernel, LoopDevice, LoopOptions, MakeFsRequest, MountRequest, MountTable, Mounts, PathBeneath, PathKind,
-    ProbeResult, Result,
+    BlockDevices, Error, Extent, FileBeneath, FileId, FileStat, Files, Filesystems, Frozen, FsError, FsType,
+    FsUsage, Kernel, LoopDevice, LoopOptions, MakeFsRequest, MountRequest, MountTable, Mounts, PathBeneath,
+    PathKind, ProbeResult, Result,
 };
 
 /// Every kernel call that changes something. A crash test is complete only if the driver crashed at each of them.
@@ -31,6 +31,7 @@ pub const EFFECTS: &[&str] = &[
     "loop_reset",
     "loop_refresh",
     "loop_detach",
+    "loop_disable_discard",
     "make_fs",
     "check_fs",
     "grow_fs",
@@ -40,6 +41,9 @@ pub const EFFECTS: &[&str] = &[
     "write_file",
     "sync",
     "rename",
+    "exchange",
+    "create_reserved",
+    "overwrite",
     "create_dir",
     "remove_file",
     "remove_dir",
@@ -191,6 +195,9 @@ impl BlockDevices for CrashKernel {
     fn loop_detach(&self, device: &Path, image: Option<FileId>) -> Result<()> {
         self.trigger.run_effect("loop_detach", || self.inner.loop_detach(device, image))
     }
+    fn loop_disable_discard(&self, device: &Path) -> Result<()> {
+        self.trigger.run_effect("loop_disable_discard", || self.inner.loop_disable_discard(device))
+    }
     fn device_size(&self, device: &Path) -> Result<u64> {
         self.inner.device_size(device)
     }
@@ -223,6 +230,9 @@ impl Filesystems for CrashKernel {
     }
     fn usage(&self, path: &Path) -> Result<FsUsage> {
         self.inner.usage(path)
+    }
+    fn file_beneath(&self, path: &Path) -> Result<Option<FileBeneath>> {
+        self.inner.file_beneath(path)
     }
     fn fs_error_count(&self, device: &Path, fs: FsType, mounted_at: &Path) -> Result<u64> {
         self.inner.fs_error_count(device, fs, mounted_at)
@@ -261,6 +271,15 @@ impl Files for CrashKernel {
     }
     fn rename(&self, from: &PathBeneath<'_>, to: &PathBeneath<'_>) -> Result<()> {
         self.trigger.run_effect("rename", || self.inner.rename(from, to))
+    }
+    fn exchange(&self, one: &PathBeneath<'_>, other: &PathBeneath<'_>) -> Result<()> {
+        self.trigger.run_effect("exchange", || self.inner.exchange(one, other))
+    }
+    fn create_reserved(&self, file: &PathBeneath<'_>, bytes: u64) -> Result<()> {
+        self.trigger.run_effect("create_reserved", || self.inner.create_reserved(file, bytes))
+    }
+    fn overwrite(&self, file: &PathBeneath<'_>, bytes: &[u8]) -> Result<()> {
+        self.trigger.run_effect("overwrite", || self.inner.overwrite(file, bytes))
     }
     fn create_dir(&self, dir: &PathBeneath<'_>) -> Result<()> {
         self.trigger.run_effect("create_dir", || self.inner.create_dir(dir))

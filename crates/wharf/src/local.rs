@@ -2,7 +2,7 @@
 //!
 //! Read-only commands take no lock and work while the driver runs. Commands that change the pool need exclusive access.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,15 +10,16 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use wharf_driver::backend::{FormatState as Bytes, VolumeContentSource};
+use wharf_driver_local::disk::{self, Growth};
 use wharf_driver_local::{Finding, Pool, PoolContents, Provisioning, PurgedPath, Severity};
 use wharf_linux::Linux;
 
 use crate::output::{Format, Report, Table, or_dash};
-use crate::size::human_size;
+use crate::size::{human_size, parse_size};
 
 const AFTER_HELP: &str = "\
-`list`, `check` and `purge --dry-run` only read the pool and work while the driver runs. `purge` and `check --adopt` change \
-the pool: stop the driver first.";
+`list`, `check` and `purge --dry-run` only read the pool and work while the driver runs; `grow` works while the driver and \
+pods run. `purge` and `check --adopt` change the pool: stop the driver first.";
 
 /// How often `thaw --watch` checks.
 const THAW_INTERVAL: Duration = Duration::from_secs(1);
@@ -60,6 +61,15 @@ enum Command {
         /// the kernel kills the driver's own thawing process together with the driver
         #[arg(long)]
         watch: bool,
+    },
+    /// Enlarge the pool while it is in use: its file, if it is in a file (as with `wharf up`), then its file system to
+    /// the size of its device
+    Grow {
+        #[command(flatten)]
+        pool: PoolArgs,
+        /// New size of the file. Its blocks are allocated at once
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        size: Option<i64>,
     },
     /// Empty the trash now, and undo operations that a crash left unfinished
     Purge {
@@ -122,6 +132,10 @@ pub(crate) fn run(args: LocalArgs) -> anyhow::Result<()> {
             }
             std::thread::sleep(THAW_INTERVAL);
         },
+        Command::Grow { pool: PoolArgs { pool, output }, size } => {
+            let grown = disk::grow_pool(&*kernel, &pool, size.map(i64::cast_unsigned))?;
+            growth_report(&pool, grown)?.print(output)?;
+        }
         Command::Purge { pool: PoolArgs { pool, output }, dry_run } => {
             let purged = if dry_run {
                 Pool::open_read_only(kernel, &pool)?.purgeable().to_vec()
@@ -136,13 +150,28 @@ pub(crate) fn run(args: LocalArgs) -> anyhow::Result<()> {
 
 fn contents_report(contents: &PoolContents) -> anyhow::Result<Report> {
     let PoolContents { pool, volumes, snapshots, groups } = contents;
-    let mut about = Table::new(&["POOL", "SIZE", "USED", "AVAILABLE", "PROMISED"]);
+    let mut about = Table::new(&[
+        "POOL",
+        "SIZE",
+        "USED",
+        "AVAILABLE",
+        "ALLOCATED",
+        "PROMISED",
+        "OUTSTANDING",
+        "RESERVED",
+        "FREE BENEATH",
+    ]);
+    let large = |bytes: u128| size(u64::try_from(bytes).unwrap_or(u64::MAX));
     about.row([
         pool.path.display().to_string(),
         size(pool.total_bytes),
         size(pool.used_bytes),
         size(pool.available_bytes),
-        size(u64::try_from(pool.committed_bytes).unwrap_or(u64::MAX)),
+        size(pool.allocated_bytes),
+        large(pool.promised_bytes),
+        large(pool.outstanding_bytes),
+        size(pool.reserved_for_records_bytes),
+        or_dash(pool.free_beneath_bytes.map(size).unwrap_or_default()),
     ]);
     let mut table = Table::new(&[
         "VOLUME",
@@ -221,6 +250,12 @@ fn findings_report(findings: &[Finding]) -> Report {
     }
     let tables = if findings.is_empty() { sentence("no problems found") } else { table };
     Report::list(json!({"findings": findings}), tables)
+}
+
+fn growth_report(pool: &Path, growth: Growth) -> anyhow::Result<Report> {
+    let mut table = Table::new(&["POOL", "BEFORE", "SIZE"]);
+    table.row([pool.display().to_string(), size(growth.before), size(growth.after)]);
+    Ok(Report::list(serde_json::to_value(growth)?, table))
 }
 
 fn purged_report(purged: &[PurgedPath], dry_run: bool) -> Report {

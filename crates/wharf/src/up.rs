@@ -39,7 +39,8 @@ a claim and a pod, and the pod runs with its volume:
 
 Volumes:
   The local driver stores volumes in a pool (StorageClasses local, local-xfs and local-btrfs). If the disk cannot share \
-blocks, the pool is a file that contains an xfs file system, so that volumes in use can be snapshotted.
+blocks, the pool is a file that contains an xfs file system, so that volumes in use can be snapshotted. All blocks of the file are \
+allocated when it is created; `wharf local grow` enlarges it.
 
 Pods:
   Containers are processes of this machine in their own namespaces. Their root is an overlay over the machine's root; \
@@ -78,9 +79,13 @@ pub(crate) struct UpArgs {
     /// Pool directory of the local driver [default: in --data-dir]
     #[arg(long, env = "WHARF_POOL", value_name = "DIR", conflicts_with = "pool_size")]
     pool: Option<PathBuf>,
-    /// Maximum size of the pool, if it is created as a file [default: the free space of the disk]
+    /// Size of the pool, if it is a file; a larger size than before grows it [default: half of the free space of the disk]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pool_size: Option<i64>,
+    /// Overcommit ratio: bytes that thin volumes are promised for each free byte of the pool. Above 1, writes can fail for
+    /// lack of space
+    #[arg(long, env = "WHARF_OVERCOMMIT", value_name = "RATIO", default_value_t = 1.0)]
+    overcommit: f64,
     /// Socket of another CSI driver, such as unix:///run/csi.sock, with options (see below); may be repeated
     #[arg(long, value_name = "SOCKET[,OPTION]...", group = "other_driver")]
     csi: Vec<ExternalDriver>,

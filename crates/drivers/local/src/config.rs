@@ -20,7 +20,7 @@ pub struct Config {
     pub freeze_limit: Duration,
     /// Serve ControllerPublish and ControllerUnpublish.
     pub attach: bool,
-    /// Bytes that can be provisioned for each byte of the pool's file system. 1.0 disables overcommit.
+    /// Bytes that thin volumes may be promised for each free byte. 1.0 disables overcommit.
     pub overcommit: f64,
     /// Usage in percent from which new volumes, snapshots and expansions are refused.
     pub full_threshold: u8,
@@ -56,7 +56,7 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// The defaults: overcommit 2.0, warning at 85 %, full at 95 %, no volume limit, no attach.
+    /// The defaults: no overcommit, warning at 85 %, full at 95 %, no volume limit, no attach.
     pub fn new(node_id: impl Into<String>, pool: impl Into<PathBuf>) -> Self {
         Self {
             node_id: node_id.into(),
@@ -65,7 +65,7 @@ impl Config {
             pool_id_file: None,
             freeze_limit: Duration::from_secs(2),
             attach: false,
-            overcommit: 2.0,
+            overcommit: 1.0,
             full_threshold: 95,
             warn_threshold: 85,
             max_volumes: 0,

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 
+use crate::account::REMEDY;
 use wharf_driver::backend::{
     BackendError, CreateError, DeleteError, DeviceError, ExpandError, PublishError, SnapshotError,
 };
@@ -40,9 +41,7 @@ impl Fault {
     fn message(&self) -> String {
         match self.kind() {
             Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
-                format!(
-                    "{self}; the pool is out of space: delete volumes or snapshots, or enlarge its file system"
-                )
+                format!("{self}; the pool is out of space: {REMEDY}")
             }
             Some(ErrorKind::FileTooLarge) => {
                 format!("{self}; the pool's file system does not support files of that size")

@@ -1,5 +1,5 @@
-//! All records of a pool in memory, with secondary indexes: snapshots by volume, running copies by source, total
-//! provisioned bytes, attached volumes. Only `put_*` and `remove_*` change it, which keeps the indexes consistent.
+//! All records of a pool in memory, with secondary indexes: snapshots by volume, running copies by source, attached
+//! volumes. Only `put_*` and `remove_*` change it, which keeps the indexes consistent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -18,7 +18,6 @@ pub(crate) struct Index {
     broken: BTreeMap<String, String>,
     snapshots_by_source: BTreeMap<String, BTreeSet<String>>,
     copies_from: BTreeMap<String, BTreeSet<String>>,
-    committed: u128,
     attached: usize,
 }
 
@@ -84,11 +83,6 @@ impl Index {
         self.copies_from.get(source).and_then(|targets| targets.first()).map(String::as_str)
     }
 
-    /// The total size of all volumes, in bytes. A volume that is being expanded counts with its new size.
-    pub(crate) fn committed(&self) -> u128 {
-        self.committed
-    }
-
     /// The number of volumes that ControllerPublishVolume has attached.
     pub(crate) fn attached(&self) -> usize {
         self.attached
@@ -96,7 +90,6 @@ impl Index {
 
     pub(crate) fn put_volume(&mut self, record: VolumeRecord) {
         self.remove_volume(&record.id);
-        self.committed += u128::from(promised(&record));
         self.attached += usize::from(record.attached.is_some());
         if let (
             Phase::Copying { .. },
@@ -110,7 +103,6 @@ impl Index {
 
     pub(crate) fn remove_volume(&mut self, id: &str) {
         let Some(record) = self.volumes.remove(id) else { return };
-        self.committed -= u128::from(promised(&record));
         self.attached -= usize::from(record.attached.is_some());
         if let Some(VolumeContentSource::Snapshot(source) | VolumeContentSource::Volume(source)) =
             &record.source
@@ -147,7 +139,8 @@ impl Index {
     }
 }
 
-fn promised(record: &VolumeRecord) -> u64 {
+/// The size that the pool has promised to a volume. A volume that is being expanded counts with its new size.
+pub(crate) fn promised(record: &VolumeRecord) -> u64 {
     record.growing_to.unwrap_or(record.size).max(record.size)
 }
 
@@ -211,21 +204,21 @@ mod tests {
     }
 
     #[test]
-    fn committed_and_attached_follow_the_records() {
+    fn attached_follows_the_records() {
         let mut index = Index::default();
-        index.put_volume(volume("vol-a", 10));
-        index.put_volume(VolumeRecord { growing_to: Some(50), ..volume("vol-b", 20) });
-        assert_eq!(index.committed(), 60);
-        index.put_volume(volume("vol-b", 50));
-        assert_eq!(index.committed(), 60);
         let attached = Some(Attachment { node: "n".into(), read_only: false });
+        index.put_volume(volume("vol-a", 10));
         index.put_volume(VolumeRecord { attached, ..volume("vol-a", 10) });
         assert_eq!(index.attached(), 1);
         index.remove_volume("vol-a");
         index.remove_volume("vol-a");
-        assert_eq!((index.committed(), index.attached()), (50, 0));
-        index.remove_volume("vol-b");
-        assert_eq!(index.committed(), 0);
+        assert_eq!(index.attached(), 0);
+    }
+
+    #[test]
+    fn larger_size_of_an_expansion_is_promised() {
+        assert_eq!(promised(&volume("vol-a", 20)), 20);
+        assert_eq!(promised(&VolumeRecord { growing_to: Some(50), ..volume("vol-b", 20) }), 50);
     }
 
     #[test]

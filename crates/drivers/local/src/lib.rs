@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use wharf_driver::{Driver, DriverNameError, NodeInfo};
+use wharf_driver::{Driver, DriverBuilder, DriverNameError, NodeInfo};
 use wharf_linux::Kernel;
 
+mod account;
 mod backend;
-mod capacity;
 mod config;
 pub mod disk;
 mod extents;
@@ -49,7 +49,7 @@ pub fn driver(kernel: Arc<dyn Kernel>, config: Config) -> Result<Driver, DriverE
     let attach = config.attach;
     let pool = Arc::new(Pool::open(Arc::clone(&kernel), config)?);
     let backend = Arc::new(LocalBackend::new(Arc::clone(&pool)));
-    let mut driver = Driver::new(DRIVER_NAME, env!("CARGO_PKG_VERSION"))?
+    let mut driver = with_gauges(Driver::new(DRIVER_NAME, env!("CARGO_PKG_VERSION"))?, &pool)
         .volumes(backend.clone())
         .listing(backend.clone())
         .capacity(backend.clone())
@@ -65,6 +65,35 @@ pub fn driver(kernel: Arc<dyn Kernel>, config: Config) -> Result<Driver, DriverE
         driver = driver.publishing(backend.clone());
     }
     Ok(driver.block_node(kernel, backend, info).build())
+}
+
+/// Adds the pool's account to the metrics. A gauge is 0 while the account cannot be read.
+fn with_gauges(driver: DriverBuilder, pool: &Arc<Pool>) -> DriverBuilder {
+    type Read = fn(&account::Account) -> u128;
+    let gauges: [(&str, &str, Read); 8] = [
+        ("size", "Size of the pool's file system", |account| account.size.into()),
+        ("used", "Used bytes of the pool's file system", |account| account.used.into()),
+        ("allocated", "Bytes allocated to images; shared blocks count in each", |account| {
+            account.allocated.into()
+        }),
+        ("promised", "Sizes of all volumes", |account| account.promised),
+        ("outstanding", "Bytes that the volumes can still take", |account| account.outstanding),
+        (
+            "reserved_for_snapshots",
+            "Part of the outstanding bytes that is needed because blocks are shared",
+            |account| account.reserved_for_snapshots,
+        ),
+        ("reserved_for_records", "Bytes that are never promised", |account| {
+            account.reserved_for_records.into()
+        }),
+        ("unpromised", "Bytes that new thin volumes can get", |account| account.thin.into()),
+    ];
+    gauges.into_iter().fold(driver, |driver, (name, help, of)| {
+        let pool = Arc::clone(pool);
+        let read =
+            move || pool.account().map_or(0, |account| u64::try_from(of(&account)).unwrap_or(u64::MAX));
+        driver.gauge(&format!("wharf_local_pool_{name}_bytes"), help, Arc::new(read))
+    })
 }
 
 /// Why the driver could not be built.

@@ -6,7 +6,7 @@
 //!   the trash.
 //! - Inconsistencies (an image without a record, an unreadable record, an unknown file) are reported and not
 //!   touched. The affected id is neither used nor overwritten.
-//! - No mutex is held across a system call, except the one that serializes freezes.
+//! - No mutex is held across a system call, except those that serialize freezes and admissions.
 //!
 //! Start reading at [`open`](Pool::open) and `volumes.rs`.
 
@@ -26,11 +26,12 @@ mod publish;
 mod recover;
 mod reflink;
 mod snapshots;
+mod space;
 mod trash;
 mod volumes;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -38,7 +39,6 @@ use wharf_driver::backend::{BackendError, Topology};
 use wharf_linux::{FsUsage, Kernel};
 
 use crate::Config;
-use crate::capacity::{self, Fullness, Headroom};
 use crate::fault::{During as _, Fault};
 use crate::index::Index;
 use crate::locks::{VolumeLock, VolumeLocks};
@@ -73,6 +73,8 @@ pub struct PoolCore {
     locks: VolumeLocks,
     copies: Copies,
     trash: Trash,
+    /// One new promise of space at a time.
+    admission: Mutex<()>,
     /// One freeze at a time: there is only one intent file.
     freezing: Mutex<()>,
     /// The fullness that was logged last, so that each change is logged once.
@@ -156,9 +158,16 @@ impl PoolCore {
     }
 
     fn save_volume(&self, record: VolumeRecord) -> Result<(), Fault> {
-        self.store.save(&store::record_of(&record.id), &record).during("write its record", &record.id)?;
+        let path = store::record_of(&record.id);
+        self.store.save_reserved(&path, &record).during("write its record", &record.id)?;
         self.index().put_volume(record);
         Ok(())
+    }
+
+    /// Reserves blocks for the record of a volume, so that it can be detached from a full pool.
+    fn reserve_record(&self, record: &VolumeRecord) -> Result<(), Fault> {
+        let path = store::record_of(&record.id);
+        self.store.reserve(&path, record).during("reserve blocks for its record", &record.id)
     }
 
     fn save_snapshot(&self, record: SnapshotRecord) -> Result<(), Fault> {
@@ -196,27 +205,6 @@ impl PoolCore {
 
     fn usage(&self) -> Result<FsUsage, Fault> {
         self.kernel().usage(&self.store.root).during("read its free space", "the pool")
-    }
-
-    /// What can still be provisioned. Logs each change of the pool's fullness.
-    fn headroom(&self, usage: &FsUsage, committed: u128) -> Headroom {
-        let room = capacity::headroom(usage, committed, &self.config);
-        let percent = room.percent;
-        let (before, now) =
-            (self.logged_fullness.swap(room.fullness as u8, Ordering::Relaxed), room.fullness);
-        if before != now as u8 {
-            match now {
-                Fullness::Normal => tracing::info!(percent, "pool is no longer nearly full"),
-                Fullness::NearlyFull => tracing::warn!(percent, "pool is nearly full"),
-                Fullness::Full => {
-                    tracing::error!(
-                        percent,
-                        "pool is full: new volumes, snapshots and expansions are refused"
-                    )
-                }
-            }
-        }
-        room
     }
 
     /// Readiness: the pool is still mounted, and it is still the same pool.

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use wharf_linux::{FileStat, Kernel, PathBeneath, Result, write_durably};
+use wharf_linux::{FileStat, Kernel, PathBeneath, Result, replace_durably, write_durably};
 
 use crate::ids::{self, Kind};
 use crate::record::{self, Record, RecordError};
@@ -17,6 +17,9 @@ pub(crate) const SNAPSHOTS: &str = "snapshots";
 pub(crate) const GROUPS: &str = "groups";
 pub(crate) const TRASH: &str = "trash";
 pub(crate) const RECORD: &str = "record.json";
+/// A second file like `record.json`, with allocated blocks: a record is changed by exchanging the two, which needs no free
+/// space. Its content has no meaning.
+pub(crate) const SPARE: &str = "record.spare";
 pub(crate) const IMAGE: &str = "image";
 /// Suffix of the file that an interrupted durable write leaves behind.
 pub(crate) const UNFINISHED: &str = ".tmp";
@@ -26,6 +29,11 @@ pub(crate) const DELETING: &str = ".deleting";
 
 /// Prefix of the files with which `wharf_linux` probes for reflink support.
 pub(crate) const PROBE: &str = ".reflink-";
+
+/// The unit in which files of records are allocated: a block of all supported file systems.
+const RECORD_BLOCK: usize = 4096;
+/// How much a record may grow until its next change needs free space.
+const RECORD_GROWTH: usize = 1024;
 
 /// A pool's directory.
 pub(crate) struct Store {
@@ -91,6 +99,35 @@ impl Store {
         write_durably(&*self.kernel, &self.at(path), &record::to_bytes(record))
     }
 
+    /// Replaces the record of a volume; durable when it returns. Needs no free space if the record has reserved blocks.
+    pub(crate) fn save_reserved<T: Record>(&self, path: &Path, record: &T) -> Result<()> {
+        let mut bytes = record::to_bytes(record);
+        let spare = path.with_file_name(SPARE);
+        let size = self.stat(&spare)?.map_or(0, |stat| stat.size);
+        if size < bytes.len() as u64 {
+            return self.save(path, record);
+        }
+        pad(&mut bytes, size as usize);
+        replace_durably(&*self.kernel, &self.at(path), &self.at(&spare), &bytes)
+    }
+
+    /// Reserves blocks for changes of a record: both its file and the spare get them. `path` exists.
+    pub(crate) fn reserve<T: Record>(&self, path: &Path, record: &T) -> Result<()> {
+        let mut bytes = record::to_bytes(record);
+        let wanted = (bytes.len() + RECORD_GROWTH).next_multiple_of(RECORD_BLOCK);
+        let spare = path.with_file_name(SPARE);
+        let is_reserved = |path: &Path| Ok(self.stat(path)?.is_some_and(|stat| stat.size >= wanted as u64));
+        if !is_reserved(&spare)? {
+            self.kernel.create_reserved(&self.at(&spare), wanted as u64)?;
+        }
+        if !is_reserved(path)? {
+            pad(&mut bytes, wanted);
+            replace_durably(&*self.kernel, &self.at(path), &self.at(&spare), &bytes)?;
+            self.kernel.create_reserved(&self.at(&spare), wanted as u64)?;
+        }
+        Ok(())
+    }
+
     /// Stats `path`.
     pub(crate) fn stat(&self, path: &Path) -> Result<Option<FileStat>> {
         self.kernel.stat(&self.at(path))
@@ -110,4 +147,11 @@ impl Store {
     pub(crate) fn remove_file(&self, path: &Path) -> Result<()> {
         self.kernel.remove_file(&self.at(path))
     }
+}
+
+/// Fills up with spaces, which JSON ignores; the newline stays last.
+fn pad(bytes: &mut Vec<u8>, size: usize) {
+    bytes.pop_if(|last| *last == b'\n');
+    bytes.resize(size.max(bytes.len() + 1) - 1, b' ');
+    bytes.push(b'\n');
 }

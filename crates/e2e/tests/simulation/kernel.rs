@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use wharf_linux::{
-    BlockDevices, Error, Extent, FileId, FileStat, Files, Filesystems, Frozen, FsError, FsType, FsUsage,
-    LoopDevice, LoopOptions, MakeFsRequest, MountRequest, MountTable, Mounts, PathBeneath, PathKind,
+    BlockDevices, Error, Extent, FileBeneath, FileId, FileStat, Files, Filesystems, Frozen, FsError, FsType,
+    FsUsage, LoopDevice, LoopOptions, MakeFsRequest, MountRequest, MountTable, Mounts, PathBeneath, PathKind,
     ProbeResult, Result,
 };
 
@@ -134,6 +134,15 @@ impl Files for SimKernel {
         files.insert(path(to), content);
         Ok(())
     }
+    fn exchange(&self, _: &PathBeneath<'_>, _: &PathBeneath<'_>) -> Result<()> {
+        unsupported("rename")
+    }
+    fn create_reserved(&self, _: &PathBeneath<'_>, _: u64) -> Result<()> {
+        unsupported("write")
+    }
+    fn overwrite(&self, _: &PathBeneath<'_>, _: &[u8]) -> Result<()> {
+        unsupported("write")
+    }
     fn create_dir(&self, dir: &PathBeneath<'_>) -> Result<()> {
         self.make_dir(&path(dir));
         Ok(())
@@ -196,6 +205,9 @@ impl BlockDevices for SimKernel {
     fn loop_detach(&self, _: &Path, _: Option<FileId>) -> Result<()> {
         unsupported("ioctl")
     }
+    fn loop_disable_discard(&self, _: &Path) -> Result<()> {
+        unsupported("open")
+    }
     fn device_size(&self, _: &Path) -> Result<u64> {
         unsupported("ioctl")
     }
@@ -228,6 +240,9 @@ impl Filesystems for SimKernel {
     }
     fn usage(&self, _: &Path) -> Result<FsUsage> {
         unsupported("statvfs")
+    }
+    fn file_beneath(&self, _: &Path) -> Result<Option<FileBeneath>> {
+        Ok(None)
     }
     fn fs_error_count(&self, _: &Path, _: FsType, _: &Path) -> Result<u64> {
         Ok(0)

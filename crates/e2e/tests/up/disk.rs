@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::json;
 use wharf_linux::FsType;
-use wharf_testkit::{MIB, TestPool};
+use wharf_testkit::{MIB, TestPool, built_program};
 
 use crate::machine::Machine;
 use crate::namespaces::ExclusiveAccess;
@@ -158,4 +159,121 @@ fn read_only_pool_leaves_claims_pending_until_repaired() {
     machine.check_data("data");
     machine.check_data("going");
     machine.delete_everything();
+}
+
+/// Writes until the volume, or the pool, has no space.
+const FILLER: &str = "dd if=/dev/zero of=/data/fill bs=1M conv=fsync || true; sync; echo filled; \
+    trap 'exit 0' TERM; sleep 100000 & wait $!";
+
+/// U-1 and U-2: with overcommit a pod fills the pool itself. Everything that frees space works, and the pool can grow.
+#[test]
+fn pool_filled_by_a_pod_is_emptied_and_grown() {
+    let mut machine = Machine::with(&["--pool-size", "700Mi", "--overcommit", "4"]);
+    machine.create(&claim("other", "16Mi"));
+    machine.create(&pod("keeper", "other", KEEPER));
+    machine.wait_until_written("keeper");
+    machine.create(&claim("large", "1500Mi"));
+    machine.create(&pod("filler", "large", FILLER));
+    machine.wait_until("the pool is full", |machine| {
+        match machine.container_logs("filler").contains("filled") {
+            true => Ok(()),
+            false => Err(machine.container_logs("filler")),
+        }
+    });
+    machine.delete("pod/keeper");
+    machine.wait_until_gone("pod/keeper");
+    machine.delete("pod/filler");
+    machine.wait_until_gone("pod/filler");
+    machine.delete("pvc/large");
+    machine.wait_until_gone("pvc/large");
+    machine.wait_until("the volume is deleted", |machine| {
+        let left: Vec<_> =
+            machine.try_list("pv")?.iter().map(|pv| pv["spec"]["claimRef"]["name"].clone()).collect();
+        if left == [json!("other")] { Ok(()) } else { Err(format!("{left:?}")) }
+    });
+    let grow = |size: &str| {
+        let wharf = built_program("wharf").display().to_string();
+        let pool = machine.data().join("pool").display().to_string();
+        let command = format!("{wharf} local grow --pool {pool} --size {size} 2>&1; echo status $?");
+        machine.run(&["sh", "-c", &command])
+    };
+    let output = grow("1Gi");
+    assert!(output.contains("status 0"), "{output}");
+    let output = grow("800Mi");
+    assert!(output.contains("cannot shrink") && output.contains("status 1"), "{output}");
+    machine.create(&pod("keeper", "other", KEEPER));
+    machine.wait_until_running("keeper");
+    machine.check_data("other");
+    let wharf = built_program("wharf").display().to_string();
+    let data = machine.data().display().to_string();
+    machine.run(&["sh", "-c", &format!("{wharf} down --data-dir {data} --timeout 1m 2>&1")]);
+    assert!(!machine.is_running());
+}
+
+/// N-H2 and U-2: by default the pool promises no more than it has. A pod that fills its volume, and a disk beneath the
+/// pool that is full, are no I/O error in another volume.
+#[test]
+fn full_disk_beneath_the_pool_harms_no_volume() {
+    let disk = TestPool::new(FsType::Ext4, 2048 * MIB);
+    let filler = disk.path().join("filler");
+    let mut machine = Machine::on(Some(disk), &["--pool-size", "800Mi"]);
+    machine.create(&claim("large", "1500Mi"));
+    machine.wait_until("an event reports that the claim is too large", |machine| {
+        let events = machine.try_events("large", "ProvisioningFailed")?;
+        let reported = events.iter().any(|event| event.contains("wharf local grow"));
+        if reported { Ok(()) } else { Err(format!("{events:?}")) }
+    });
+    machine.delete("pvc/large");
+    machine.create(&claim("data", "200Mi"));
+    machine.create(&claim("filled", "200Mi"));
+    machine.create(&pod("filler", "filled", KEEPER));
+    machine.create(&pod("keeper", "data", KEEPER));
+    machine.wait_until_written("keeper");
+    machine.wait_until_written("filler");
+    fill(&filler);
+    let in_pod = |name: &str, script: &str| {
+        let process = machine.process_of(name);
+        machine.run(&["sh", "-c", &format!("cd /proc/{process}/root/data && ({script}) 2>&1; true")])
+    };
+    let output = in_pod("filler", "dd if=/dev/zero of=fill bs=1M conv=fsync; sync");
+    assert!(output.contains(FULL) && !output.contains("Input/output error"), "{output}");
+    let output =
+        in_pod("keeper", "dd if=/dev/urandom of=late bs=1M count=100 conv=fsync && sha256sum -c sum");
+    assert!(output.contains("blob: OK"), "{output}");
+    fs::remove_file(&filler).unwrap();
+    machine.delete_everything();
+}
+
+/// N-H2: scratch space on the node's disk has a limit.
+#[test]
+fn pod_over_the_limit_of_its_empty_dir_is_evicted() {
+    let mut machine = Machine::with(&["--pool-size", "400Mi"]);
+    let scratch = |name: &str, bytes: &str| {
+        let script = format!("head -c {bytes} /dev/urandom > /scratch/file; sync; sleep 100000");
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
+            "terminationGracePeriodSeconds": 600,
+            "containers": [{"name": "c", "image": "i", "command": ["sh", "-c", script],
+                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}],
+            "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "4Mi"}}],
+        }})
+    };
+    machine.create(&scratch("modest", "3000000"));
+    machine.create(&scratch("greedy", "6000000"));
+    machine.wait_for_field("pod/greedy", "/status/reason", "Evicted");
+    let message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"4Mi\". ";
+    assert_eq!(machine.field("pod/greedy", "/status/message"), message);
+    assert_eq!(machine.field("pod/greedy", "/status/phase"), "Failed");
+    let events = machine.try_events("greedy", "Evicted").unwrap();
+    assert!(events.iter().any(|event| event.contains(message)), "{events:?}");
+    // Its files are removed, although the pod still exists.
+    let uid = machine.field("pod/greedy", "/metadata/uid");
+    let directory =
+        machine.data().join("kubelet/pods").join(uid).join("volumes/kubernetes.io~empty-dir/scratch");
+    machine.wait_until("the volume is removed", |_| {
+        if directory.exists() { Err("it exists".into()) } else { Ok(()) }
+    });
+    machine.wait_until_running("modest");
+    for pod in ["modest", "greedy"] {
+        machine.delete(&format!("pod/{pod}"));
+    }
 }

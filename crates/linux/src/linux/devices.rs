@@ -39,6 +39,10 @@ impl BlockDevices for Linux {
         loops::detach(device, image)
     }
 
+    fn loop_disable_discard(&self, device: &Path) -> Result<()> {
+        loops::disable_discard(device)
+    }
+
     fn device_size(&self, device: &Path) -> Result<u64> {
         size_of(&open(device, false)?, device)
     }

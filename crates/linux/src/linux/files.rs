@@ -6,9 +6,13 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Component, Path};
 
-use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{
+    AtFlags, Dir, FallocateFlags, FileType, FlockOperation, IFlags, Mode, OFlags, RenameFlags, ResolveFlags,
+    Stat,
+};
 use rustix::io::Errno;
 
 use super::{Linux, extents};
@@ -41,6 +45,42 @@ impl Files for Linux {
         let (to_parent, to_name) = open_parent(to)?;
         rustix::fs::renameat(from_parent, from_name, to_parent, to_name)
             .map_err(syscall_error("rename", from))
+    }
+
+    fn exchange(&self, one: &PathBeneath<'_>, other: &PathBeneath<'_>) -> Result<()> {
+        if one.root != other.root {
+            let reason =
+                format!("cannot be exchanged with {}: it has a different root", other.display().display());
+            return Err(Error::InvalidState { path: one.display(), reason });
+        }
+        let (one_parent, one_name) = open_parent(one)?;
+        let (other_parent, other_name) = open_parent(other)?;
+        rustix::fs::renameat_with(one_parent, one_name, other_parent, other_name, RenameFlags::EXCHANGE)
+            .map_err(syscall_error("rename", one))
+    }
+
+    fn create_reserved(&self, file: &PathBeneath<'_>, bytes: u64) -> Result<()> {
+        // A new file: the attribute of btrfs below can only be set on an empty file, and a truncated file may share
+        // blocks.
+        self.remove_file(file)?;
+        let mut open = open_regular(file, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?;
+        // btrfs writes to new blocks, unless the file has this attribute. Other file systems do not have it.
+        if let Ok(flags) = rustix::fs::ioctl_getflags(&open) {
+            let _ = rustix::fs::ioctl_setflags(&open, flags | IFlags::NOCOW);
+        }
+        // Written, not only allocated: the first write to allocated blocks may need space for metadata.
+        io::copy(&mut io::repeat(b' ').take(bytes), &mut open).map_err(syscall_error("write", file))?;
+        open.sync_all().map_err(syscall_error("fsync", file))
+    }
+
+    fn overwrite(&self, file: &PathBeneath<'_>, bytes: &[u8]) -> Result<()> {
+        let open = open_regular(file, OFlags::WRONLY)?;
+        let size = open.metadata().map_err(syscall_error("fstat", file))?.len();
+        if (bytes.len() as u64) > size {
+            let reason = format!("has {size} bytes and cannot be overwritten with {}", bytes.len());
+            return Err(Error::InvalidState { path: file.display(), reason });
+        }
+        open.write_all_at(bytes, 0).map_err(syscall_error("write", file))
     }
 
     fn create_dir(&self, dir: &PathBeneath<'_>) -> Result<()> {

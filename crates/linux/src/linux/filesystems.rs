@@ -1,14 +1,15 @@
 //! File systems: probed by our own code; created, checked and grown by their own programs.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::devices::Reader;
-use super::{Linux, ext4, freeze, uuids};
+use super::{Linux, ext4, freeze, loops, uuids};
 use crate::command::{Command, ProgramOutput};
 use crate::{
-    BlockDevices as _, Error, Filesystems, Frozen, FsError, FsType, FsUsage, MakeFsRequest, ProbeResult,
-    Result, mkfs, probe,
+    BlockDevices as _, Error, FileBeneath, FileId, FileStat, Filesystems, Frozen, FsError, FsType, FsUsage,
+    MakeFsRequest, Mounts as _, ProbeResult, Result, mkfs, probe,
 };
 
 /// mkfs writes little data, so a longer run means that it hangs.
@@ -119,6 +120,25 @@ impl Filesystems for Linux {
             available_inodes: stat.f_favail,
             read_only: stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY),
         })
+    }
+
+    fn file_beneath(&self, path: &Path) -> Result<Option<FileBeneath>> {
+        let path = path.canonicalize().map_err(|error| Error::call("realpath", path, error))?;
+        let table = self.mount_table()?;
+        let Some(mount) = table.holding(&path) else { return Ok(None) };
+        if !mount.source.starts_with("/dev/loop") {
+            return Ok(None);
+        }
+        let Some((file, backing)) = loops::backing(Path::new(&mount.source))? else { return Ok(None) };
+        // In another mount namespace, or deleted.
+        let Ok(found) = std::fs::metadata(&file) else { return Ok(None) };
+        let id = FileId { device: found.dev(), inode: found.ino() };
+        if id != backing {
+            return Ok(None);
+        }
+        let stat = FileStat { id, size: found.len(), allocated: found.blocks() * 512, is_dir: false };
+        let usage = self.usage(&file)?;
+        Ok(Some(FileBeneath { path: file, stat, usage }))
     }
 
     fn fs_error_count(&self, device: &Path, fs: FsType, _mounted_at: &Path) -> Result<u64> {

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,6 +17,9 @@ const CONTROL: &str = "/dev/loop-control";
 const SYS_BLOCK: &str = "/sys/block";
 
 const SECTOR_SIZE: u64 = LoopDevice::SECTOR_SIZE as u64;
+
+/// How often to replace a device whose discards an earlier user has disabled.
+const REPLACEMENTS: u32 = 3;
 
 /// The longest label: `lo_file_name` is 64 bytes with its NUL.
 const MAX_LABEL: usize = 63;
@@ -62,14 +66,21 @@ pub(super) fn attach(image: &PathBeneath<'_>, options: &LoopOptions) -> Result<L
 fn configure(image: &File, info: sys::LoopInfo) -> Result<(PathBuf, File)> {
     let control = Path::new(CONTROL);
     let control_file = open(control, true)?;
+    let mut replaced = 0;
     for _ in 0..ATTEMPTS {
         let number = sys::loop_free_number(&control_file)
             .map_err(|error| Error::call("LOOP_CTL_GET_FREE", control, error))?;
-        let path = ensure_node(number)?;
+        let path = match ensure_node(number) {
+            // Another process has removed it.
+            Err(error) if error.errno() == Some(libc::ENOENT) => continue,
+            result => result?,
+        };
         let device = match open(&path, true) {
             Ok(device) => device,
             // Another process created it and has removed it again.
-            Err(error) if matches!(error.errno(), Some(libc::ENXIO | libc::ENODEV)) => continue,
+            Err(error) if matches!(error.errno(), Some(libc::ENXIO | libc::ENODEV | libc::ENOENT)) => {
+                continue;
+            }
             Err(error) => return Err(error),
         };
         let mut configured = sys::loop_configure(&device, image, SECTOR_SIZE as u32, info);
@@ -79,6 +90,13 @@ fn configure(image: &File, info: sys::LoopInfo) -> Result<(PathBuf, File)> {
             configured = sys::loop_configure(&device, image, SECTOR_SIZE as u32, buffered);
         }
         match configured {
+            // Its last user crashed, or could not remove it.
+            Ok(()) if replaced < REPLACEMENTS && is_discard_disabled(number) => {
+                replaced += 1;
+                sys::loop_clear(&device).map_err(|error| Error::call("LOOP_CLR_FD", &path, error))?;
+                drop(device);
+                remove(number);
+            }
             Ok(()) => return Ok((path, device)),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 std::thread::sleep(Duration::from_millis(1));
@@ -111,11 +129,12 @@ pub(super) fn list() -> Result<Vec<LoopDevice>> {
         if !has_backing(number) {
             continue;
         }
+        // The device may have been detached or removed since the check: skip it.
         let described = ensure_node(number).and_then(|path| describe(&path, &open(&path, false)?));
         match described {
             Ok(device) => found.push((number, device)),
-            // Detached since the check.
-            Err(error) if matches!(error.errno(), Some(libc::ENXIO | libc::ENODEV)) => {}
+            // Detached or removed since the check.
+            Err(error) if matches!(error.errno(), Some(libc::ENXIO | libc::ENODEV | libc::ENOENT)) => {}
             Err(_) if !has_backing(number) => {}
             Err(error) => found.push((number, unreadable(number, &error))),
         }
@@ -202,6 +221,54 @@ pub(super) fn refresh(device: &Path) -> Result<()> {
     sys::loop_set_capacity(&file).map_err(|error| Error::call("LOOP_SET_CAPACITY", device, error))
 }
 
+/// Without discards, `lo_fallocate` of the kernel also refuses to zero by deallocating: block layer and file systems then
+/// write zeroes.
+pub(super) fn disable_discard(device: &Path) -> Result<()> {
+    let setting =
+        Path::new(SYS_BLOCK).join(device.file_name().unwrap_or_default()).join("queue/discard_max_bytes");
+    let current = std::fs::read_to_string(&setting).map_err(|error| Error::call("read", &setting, error))?;
+    // sysfs may be read-only: write only a change.
+    if current.trim() == "0" {
+        return Ok(());
+    }
+    std::fs::write(&setting, "0").map_err(|error| Error::call("write", &setting, error))
+}
+
+/// Whether [`disable_discard`] has disabled the discards of a configured device. Linux 6.11 and later keep that when the device is
+/// detached, and cannot enable them again.
+fn is_discard_disabled(number: u32) -> bool {
+    let queue = Path::new(SYS_BLOCK).join(format!("loop{number}/queue"));
+    let is = |name: &str, wanted: fn(u64) -> bool| {
+        let text = std::fs::read_to_string(queue.join(name)).unwrap_or_default();
+        text.trim().parse().is_ok_and(wanted)
+    };
+    is("discard_max_bytes", |bytes| bytes == 0) && is("discard_max_hw_bytes", |bytes| bytes > 0)
+}
+
+/// Removes a detached device, so that its number gets a device with default settings. It stays if another process has
+/// opened it: then the next attach replaces it.
+fn remove(number: u32) {
+    let removed = open(Path::new(CONTROL), true).and_then(|control| {
+        sys::loop_remove(control, number)
+            .map_err(|error| Error::call("LOOP_CTL_REMOVE", Path::new(CONTROL), error))
+    });
+    if let Err(error) = removed {
+        tracing::debug!(number, %error, "failed to remove loop device");
+    }
+}
+
+/// The path and the identity of the file of the loop device.
+pub(super) fn backing(device: &Path) -> Result<Option<(PathBuf, FileId)>> {
+    let name = device.file_name().unwrap_or_default();
+    let file = Path::new(SYS_BLOCK).join(name).join("loop/backing_file");
+    let path = match std::fs::read(&file) {
+        Ok(bytes) => PathBuf::from(std::ffi::OsStr::from_bytes(bytes.strip_suffix(b"\n").unwrap_or(&bytes))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::call("read", &file, error)),
+    };
+    Ok(Some((path, describe(device, &open(device, false)?)?.backing)))
+}
+
 pub(super) fn detach(device: &Path, image: Option<FileId>) -> Result<()> {
     let Some(number) = device.file_name().and_then(|name| name.to_str()).and_then(number_of) else {
         return Err(Error::InvalidState {
@@ -217,6 +284,7 @@ pub(super) fn detach(device: &Path, image: Option<FileId>) -> Result<()> {
     // schedule the detach for the time when they close the device.
     let exclusive = OFlags::EXCL | OFlags::CLOEXEC;
     let grace_end = Instant::now() + UNMOUNT_GRACE;
+    let no_discards = is_discard_disabled(number);
     let file = loop {
         match rustix::fs::open(device, exclusive | OFlags::RDONLY, Mode::empty()) {
             Ok(fd) => break File::from(fd),
@@ -256,6 +324,9 @@ pub(super) fn detach(device: &Path, image: Option<FileId>) -> Result<()> {
             return Err(in_use("another process has it open"));
         }
         std::thread::sleep(Duration::from_millis(5));
+    }
+    if no_discards {
+        remove(number);
     }
     Ok(())
 }

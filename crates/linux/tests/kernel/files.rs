@@ -1,6 +1,7 @@
 //! Files beneath a root: confinement, rejected paths, durable writes.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
@@ -209,4 +210,28 @@ fn reflink_support_is_detected_per_file_system() {
     }
     assert!(bench.linux.can_reflink(&bench.path("missing")).is_err());
     bench.linux.unmount(&pools[0].0).unwrap();
+}
+
+/// U-1: on every file system a file with reserved blocks can be replaced when there is no free space.
+#[test]
+fn reserved_file_is_replaced_on_a_full_file_system() {
+    let bench = Bench::new();
+    for fs in ALL_FS_TYPES {
+        let pool = bench.pool(fs);
+        let at = |name: &'static str| PathBeneath::new(&pool, Path::new(name));
+        for name in ["file", "spare"] {
+            bench.linux.create_reserved(&at(name), 4096).unwrap();
+        }
+        let (mut ballast, chunk) = (fs::File::create(pool.join("ballast")).unwrap(), vec![1; 1 << 20]);
+        for size in [1 << 20, 4096, 512] {
+            while ballast.write_all(&chunk[..size]).and_then(|()| ballast.sync_all()).is_ok() {}
+        }
+        assert!(fs::write(pool.join("new"), &chunk[..65536]).is_err(), "{fs}");
+        for round in 0..50u8 {
+            let bytes = vec![round; 4096];
+            wharf_linux::replace_durably(&bench.linux, &at("file"), &at("spare"), &bytes).unwrap();
+            assert_eq!(bench.linux.read_file(&at("file")).unwrap().unwrap(), bytes, "{fs}");
+        }
+        assert!(bench.linux.overwrite(&at("file"), &[0; 4097]).is_err());
+    }
 }

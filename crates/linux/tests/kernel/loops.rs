@@ -10,7 +10,7 @@ use wharf_linux::{
     BlockDevices as _, Error, Files as _, Filesystems as _, LoopOptions, Mounts as _, PathBeneath,
 };
 
-use crate::bench::{ALL_FS_TYPES, Bench, MIB};
+use crate::bench::{ALL_FS_TYPES, Bench, MIB, run};
 
 fn labelled(label: &str) -> LoopOptions {
     LoopOptions { read_only: false, label: label.to_owned() }
@@ -283,4 +283,31 @@ fn held_device_keeps_its_image_and_detach_checks_the_image() {
     assert!(listed(&device).is_some());
     bench.linux.loop_detach(&device, Some(id)).unwrap();
     assert!(listed(&device).is_none_or(|found| found.backing != id));
+}
+
+/// N-M1. The next device with the number can discard again, also if the setting outlived its user.
+#[test]
+fn disabled_discards_end_with_the_attachment() {
+    let bench = Bench::new();
+    bench.image("image", 4 * MIB);
+    let limit = |device: &Path| {
+        let setting =
+            Path::new("/sys/block").join(device.file_name().unwrap()).join("queue/discard_max_bytes");
+        fs::read_to_string(&setting).unwrap().trim().parse::<u64>().unwrap()
+    };
+    for _ in 0..3 {
+        let device = bench.linux.loop_attach(&bench.file("image"), &labelled("")).unwrap().path;
+        bench.detach_on_drop(&device);
+        assert!(limit(&device) > 0);
+        for _ in 0..2 {
+            bench.linux.loop_disable_discard(&device).unwrap();
+            assert_eq!(limit(&device), 0);
+        }
+        // As a crash leaves it.
+        run("losetup", &["-d", device.to_str().unwrap()]);
+        let device = bench.linux.loop_attach(&bench.file("image"), &labelled("")).unwrap().path;
+        assert!(limit(&device) > 0);
+        bench.linux.loop_disable_discard(&device).unwrap();
+        bench.linux.loop_detach(&device, None).unwrap();
+    }
 }

@@ -61,8 +61,9 @@ pub(super) struct Args {
     /// Implement ControllerPublishVolume and ControllerUnpublishVolume, and record the node of each volume
     #[arg(long, env = "WHARF_ATTACH")]
     attach: bool,
-    /// Overcommit ratio: total size of thin volumes relative to the size of the pool
-    #[arg(long, env = "WHARF_OVERCOMMIT", value_name = "RATIO", default_value_t = 2.0)]
+    /// Overcommit ratio: bytes that thin volumes are promised for each free byte of the pool. Above 1, writes can fail for
+    /// lack of space
+    #[arg(long, env = "WHARF_OVERCOMMIT", value_name = "RATIO", default_value_t = 1.0)]
     overcommit: f64,
     /// Pool usage in percent from which the volumes' health reports a warning
     #[arg(long, env = "WHARF_WARN_THRESHOLD", value_name = "PERCENT", default_value_t = 85)]

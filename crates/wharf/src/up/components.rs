@@ -328,7 +328,7 @@ async fn start_local_driver(
 ) -> anyhow::Result<Endpoint> {
     let endpoint: Endpoint = format!("unix://{}", data_dir.local_driver_socket().display()).parse()?;
     let (dir, pool, node) = (data_dir.path().to_owned(), args.pool.clone(), node.to_owned());
-    let size = args.pool_size.map(i64::cast_unsigned);
+    let (size, overcommit) = (args.pool_size.map(i64::cast_unsigned), args.overcommit);
     // Opening the pool also recovers it, which blocks and may take a while.
     let opened = tokio::task::spawn_blocking(move || {
         let kernel = Arc::new(Linux::new());
@@ -345,6 +345,7 @@ async fn start_local_driver(
             attach: true,
             create_pool: true,
             pool_id_file: Some(pool_id_file),
+            overcommit,
             ..LocalConfig::new(node, pool)
         };
         anyhow::Ok(wharf_driver_local::driver(kernel, config)?)

@@ -71,7 +71,9 @@ impl PoolCore {
         match self.storage_health() {
             Ok(issues) => {
                 findings.extend(
-                    issues.into_iter().map(|issue| warning("pool", issue.message, "follow the message")),
+                    issues
+                        .into_iter()
+                        .map(|issue| warning("pool", issue.message, "see the end of the message")),
                 );
             }
             Err(problem) => findings.push(error("pool", problem.to_string(), "check the pool's file system")),

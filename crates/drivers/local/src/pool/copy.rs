@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use wharf_driver::backend::{BackendError, CreateError, SnapshotError, VolumeContentSource};
 
 use super::{PoolCore, lock};
+use crate::account::REMEDY;
 use crate::fault::{During as _, Fault};
 use crate::ids::{self, Kind};
 use crate::record::Phase;
@@ -313,8 +314,7 @@ impl PoolCore {
                 "the copy is incomplete"
             }
         };
-        let message =
-            format!("{what}: {fault}; delete volumes or snapshots, or enlarge the pool's file system");
+        let message = format!("{what}: {fault}; {REMEDY}");
         CopyFailure { message, full: true }
     }
 

@@ -10,7 +10,7 @@ use super::PoolCore;
 use super::loops::to_device;
 use crate::fault::{During as _, Fault};
 use crate::plan;
-use crate::record::VolumeRecord;
+use crate::record::{Provisioning, VolumeRecord};
 use crate::store;
 
 /// A mismatch between an image and its record.
@@ -73,6 +73,7 @@ impl PoolCore {
         if matches!(capability.access, VolumeAccess::Block) {
             self.secure(&record, &device)?;
         }
+        self.keep_blocks(&record, &device, stat)?;
         self.sync_device_size(&record, &device)?;
         self.attached_device(&record)
     }
@@ -129,6 +130,36 @@ impl PoolCore {
             return Err(DeviceError::WrongDevice(format!("{id}: its image was replaced during the attach")));
         }
         Ok(device)
+    }
+
+    /// A thick volume keeps its blocks: discards of its device are off, and blocks that it has lost are allocated again.
+    fn keep_blocks(
+        &self,
+        record: &VolumeRecord,
+        device: &LoopDevice,
+        stat: Option<FileStat>,
+    ) -> Result<(), DeviceError> {
+        let id = &record.id;
+        if record.provisioning != Provisioning::Thick {
+            return Ok(());
+        }
+        if let Err(error) = self.kernel().loop_disable_discard(&device.path) {
+            // For example if sysfs is read-only. The account still reserves the blocks, and the next attach allocates
+            // them.
+            tracing::warn!(volume_handle = id, %error, "failed to disable discards of the device of a thick volume");
+        }
+        if stat.is_some_and(|stat| stat.allocated < record.size) {
+            let path = store::image_of(id);
+            let allocated = self.kernel().allocate(&self.store.at(&path), record.size);
+            match allocated.during("allocate its blocks again", id) {
+                Ok(()) => tracing::info!(volume_handle = id, "allocated missing blocks of a thick volume"),
+                Err(fault) if fault.is_full() => {
+                    tracing::error!(volume_handle = id, error = %fault, "failed to allocate missing blocks of a thick volume");
+                }
+                Err(fault) => return Err(fault.into()),
+            }
+        }
+        Ok(())
     }
 
     /// Refuses an image that is not the one its record describes.

@@ -4,9 +4,11 @@
 use wharf_driver::backend::{ExpandError, ExpandedVolume, SizeRange};
 
 use super::PoolCore;
+use super::space::Refusal;
+use crate::account::{Demand, REMEDY};
 use crate::fault::{During as _, Fault};
 use crate::record::{Provisioning, VolumeRecord};
-use crate::{capacity, plan, size, store};
+use crate::{plan, size, store};
 
 impl PoolCore {
     /// Expands a volume to at least `range.required`. Succeeds if it is already large enough.
@@ -32,7 +34,7 @@ impl PoolCore {
             record = self.finish_growth(record)?;
             if record.size < wanted {
                 let message = format!(
-                    "{id}: the pool has no space for {wanted} bytes, the volume keeps its {} bytes",
+                    "{id}: the pool has no space for {wanted} bytes, the volume keeps its {} bytes: {REMEDY}",
                     record.size
                 );
                 return Err(ExpandError::Exhausted(message));
@@ -45,15 +47,17 @@ impl PoolCore {
 
     /// Reserves the additional space in the index if the pool has it.
     fn reserve_growth(&self, record: &mut VolumeRecord, wanted: u64) -> Result<(), ExpandError> {
-        let usage = self.usage()?;
-        let mut index = self.index();
-        let room = self.headroom(&usage, index.committed());
         let more = wanted - record.size;
-        let taken = if record.provisioning == Provisioning::Thick { more } else { 0 };
-        capacity::check_headroom(&room, more, taken)
-            .map_err(|reason| ExpandError::Exhausted(format!("{}: {reason}", record.id)))?;
-        record.growing_to = Some(wanted);
-        index.put_volume(record.clone());
+        let demand = match record.provisioning {
+            Provisioning::Thin => Demand { thin: more, ..Demand::default() },
+            Provisioning::Thick => Demand { thick: more, ..Demand::default() },
+        };
+        let grown = VolumeRecord { growing_to: Some(wanted), ..record.clone() };
+        self.admit(demand, |index| index.put_volume(grown.clone())).map_err(|refusal| match refusal {
+            Refusal::Exhausted(reason) => ExpandError::Exhausted(format!("{}: {reason}", record.id)),
+            Refusal::Fault(fault) => fault.into(),
+        })?;
+        *record = grown;
         Ok(())
     }
 

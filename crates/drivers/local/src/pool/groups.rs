@@ -62,7 +62,6 @@ impl PoolCore {
             held.push(self.locks.shared(source)?);
             volumes.push(self.ready_volume(source)?.ok_or_else(|| no_volume(source))?);
         }
-        self.admit_snapshots(&volumes.iter().collect::<Vec<_>>())?;
         let record = GroupRecord {
             version: VERSION,
             id: id.clone(),
@@ -77,6 +76,7 @@ impl PoolCore {
                 (volume, new_record(volume, member.snapshot.clone(), name, Some(id.clone())))
             })
             .collect();
+        self.admit_snapshots(&snapshots)?;
         let made = self.save_group(record.clone()).map_err(SnapshotError::from).and_then(|()| {
             self.take_snapshots(&snapshots)?;
             Ok(self.save_group(GroupRecord {

@@ -7,7 +7,7 @@ use wharf_linux::MountTable;
 
 use super::PoolCore;
 use super::devices::{ImageProblem, image_problem};
-use crate::capacity::Fullness;
+use crate::account::Fullness;
 use crate::fault::During as _;
 use crate::record::{Provisioning, VolumeRecord};
 use crate::store;
@@ -77,25 +77,20 @@ impl PoolCore {
             let message = "the pool's file system is read-only: check the kernel log, repair and remount it";
             issues.push(issue(StorageStatus::Degraded, reason::POOL_READ_ONLY, message.to_owned()));
         }
-        let committed = self.index().committed();
-        let room = self.headroom(&usage, committed);
-        let percent = room.percent;
-        let promised =
-            format!("{committed} bytes are provisioned to volumes, {} are free", usage.available_bytes);
-        match room.fullness {
-            Fullness::Normal => {}
-            Fullness::NearlyFull => {
-                let message = format!("the pool is {percent}% full; {promised}");
-                issues.push(issue(StorageStatus::Degraded, reason::POOL_NEARLY_FULL, message));
-            }
-            Fullness::Full => {
-                let message = format!(
-                    "the pool is {percent}% full: new volumes, snapshots and expansions are refused; {promised}; \
-                     delete volumes or snapshots, or enlarge its file system"
-                );
-                issues.push(issue(StorageStatus::Degraded, reason::POOL_FULL, message));
-            }
-        }
+        let account = self.account()?;
+        let reason = match account.fullness {
+            Fullness::Normal => return Ok(issues),
+            Fullness::NearlyFull => reason::POOL_NEARLY_FULL,
+            Fullness::Full => reason::POOL_FULL,
+        };
+        let message = format!(
+            "{}; {} bytes are free, volumes can still take {}; {}",
+            account.fullness_message(),
+            account.free,
+            account.outstanding,
+            account.remedy()
+        );
+        issues.push(issue(StorageStatus::Degraded, reason, message));
         Ok(issues)
     }
 }
@@ -103,10 +98,7 @@ impl PoolCore {
 /// Whether the file system that holds `path` is read-only. After an error, ext4 shows that only in the mount table:
 /// statvfs still reports it as writable.
 fn is_read_only(table: &MountTable, path: &Path) -> bool {
-    let holding = table.mounts().iter().filter(|mount| path.starts_with(&mount.mount_point));
-    // Of several mounts at one mount point, the last one is on top.
-    let holding = holding.max_by_key(|mount| mount.mount_point.components().count());
-    holding.is_some_and(|mount| {
+    table.holding(path).is_some_and(|mount| {
         mount.is_read_only() || mount.super_options.iter().any(|option| option == "emergency_ro")
     })
 }

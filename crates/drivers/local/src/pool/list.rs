@@ -38,8 +38,18 @@ pub struct PoolEntry {
     pub used_bytes: u64,
     /// Free bytes of the file system.
     pub available_bytes: u64,
-    /// The sum of the sizes of all volumes, which may exceed the file system's size if volumes are thin.
-    pub committed_bytes: u128,
+    /// Bytes allocated to images. Shared blocks count in each image.
+    pub allocated_bytes: u64,
+    /// The sum of the sizes of all volumes.
+    pub promised_bytes: u128,
+    /// What the volumes can still take from the free bytes.
+    pub outstanding_bytes: u128,
+    /// The part of `outstanding_bytes` that is needed because volumes share blocks with snapshots or clones.
+    pub reserved_for_snapshots_bytes: u128,
+    /// Free bytes that are never promised: for records and metadata of the file system.
+    pub reserved_for_records_bytes: u64,
+    /// Free bytes of the disk beneath a pool in a sparse file, which limit the pool.
+    pub free_beneath_bytes: Option<u64>,
 }
 
 /// A volume.
@@ -120,13 +130,13 @@ impl PoolCore {
     /// All objects in the pool.
     pub fn contents(&self) -> Result<PoolContents, String> {
         let usage = self.usage().map_err(|fault| fault.to_string())?;
-        let (volumes, snapshots, groups, committed_bytes) = {
+        let account = self.account().map_err(|fault| fault.to_string())?;
+        let (volumes, snapshots, groups) = {
             let index = self.index();
             (
                 index.volumes().cloned().collect::<Vec<_>>(),
                 index.snapshots().cloned().collect::<Vec<_>>(),
                 index.groups().cloned().collect::<Vec<_>>(),
-                index.committed(),
             )
         };
         let pool = PoolEntry {
@@ -135,7 +145,12 @@ impl PoolCore {
             total_bytes: usage.total_bytes,
             used_bytes: usage.used_bytes,
             available_bytes: usage.available_bytes,
-            committed_bytes,
+            allocated_bytes: account.allocated,
+            promised_bytes: account.promised,
+            outstanding_bytes: account.outstanding,
+            reserved_for_snapshots_bytes: account.reserved_for_snapshots,
+            reserved_for_records_bytes: account.reserved_for_records,
+            free_beneath_bytes: account.free_beneath,
         };
         let volumes =
             volumes.into_iter().map(|record| self.volume_entry(record)).collect::<Result<_, _>>()?;

@@ -114,7 +114,7 @@ fn load_object(store: &Store, kind: Kind, id: &str, loaded: &mut Loaded) {
     let mut others = false;
     for name in &names {
         match name.as_str() {
-            store::RECORD | store::IMAGE => {}
+            store::RECORD | store::SPARE | store::IMAGE => {}
             name if name == unfinished => loaded.leftovers.push(Leftover::File(dir.join(name))),
             _ => {
                 others = true;
@@ -125,7 +125,10 @@ fn load_object(store: &Store, kind: Kind, id: &str, loaded: &mut Loaded) {
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     if !has(store::RECORD) {
         return match has(store::IMAGE) || others {
-            false => loaded.leftovers.push(Leftover::Dir(dir)),
+            false => {
+                let spare = has(store::SPARE).then(|| Leftover::File(dir.join(store::SPARE)));
+                loaded.leftovers.extend(spare.into_iter().chain([Leftover::Dir(dir)]));
+            }
             true => loaded.mark_broken(
                 id,
                 format!(

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use wharf_linux::{Kernel, PathBeneath, PathKind, random_uuid};
+use wharf_linux::{FsType, Kernel, PathBeneath, PathKind, random_uuid};
 
 use super::check::{Finding, Severity};
 use super::copy::{self, Copies};
@@ -147,7 +147,13 @@ impl Pool {
             store.load(Path::new(store::POOL), None)?.ok_or_else(|| OpenError::NoPool(pool.to_owned()))?;
         let loaded = load(&store)?;
         let purgeable = loaded.purgeable();
-        let core = PoolCore::new(store, Config::new("inspection", pool), record.uuid, false, loaded, None);
+        // Probing for reflinks would write. On these file systems blocks may be shared, which only the account uses here.
+        let table = store.kernel.mount_table()?;
+        let shares = |fs: &str| fs == FsType::Xfs.as_str() || fs == FsType::Btrfs.as_str();
+        let reflink = pool
+            .canonicalize()
+            .is_ok_and(|path| table.holding(&path).is_some_and(|mount| shares(&mount.fs_type)));
+        let core = PoolCore::new(store, Config::new("inspection", pool), record.uuid, reflink, loaded, None);
         Ok(Inspection { core, purgeable })
     }
 }
@@ -222,6 +228,7 @@ impl PoolCore {
             index: Mutex::new(loaded.index),
             locks: Default::default(),
             copies: Copies::default(),
+            admission: Mutex::new(()),
             freezing: Mutex::new(()),
             logged_fullness: AtomicU8::new(0),
             _pool_lock: lock,

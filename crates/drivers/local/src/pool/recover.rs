@@ -46,6 +46,7 @@ impl PoolCore {
                 tracing::error!(volume_handle = record.id, %error, "failed to finish or undo an expansion");
             }
         }
+        self.reserve_records();
         for id in copies {
             tracing::info!(id, "resuming copy");
             self.copies.enqueue(&id);
@@ -54,6 +55,16 @@ impl PoolCore {
             self.remove_leftover(leftover)?;
         }
         Ok(())
+    }
+
+    /// Reserves blocks for records that have none: those of earlier versions, or after a crash.
+    fn reserve_records(&self) {
+        let volumes: Vec<_> = self.index().volumes().cloned().collect();
+        for record in volumes {
+            if let Err(error) = self.reserve_record(&record) {
+                tracing::warn!(volume_handle = record.id, %error, "failed to reserve blocks for a record; the next start retries");
+            }
+        }
     }
 
     fn remove_leftover(&self, leftover: &Leftover) -> wharf_linux::Result<()> {

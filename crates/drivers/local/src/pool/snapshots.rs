@@ -5,10 +5,12 @@ use wharf_driver::backend::{BackendError, DeleteError, ListPage, NewSnapshot, Sn
 
 use super::PoolCore;
 use super::reflink::{CopyConsistency, ReflinkCopy};
+use super::space::Refusal;
 use super::volumes::cannot_copy_in_use;
-use crate::capacity;
+use crate::account::Demand;
 use crate::fault::During as _;
 use crate::ids::{self, Kind};
+use crate::index::Index;
 use crate::parameters;
 use crate::plan;
 use crate::record::{Phase, SnapshotRecord, Timestamp, VERSION, VolumeRecord};
@@ -51,8 +53,8 @@ impl PoolCore {
         }
         let held = self.locks.shared(source)?;
         let volume = self.ready_volume(source)?.ok_or_else(|| no_volume(source))?;
-        self.admit_snapshots(&[&volume])?;
         let record = new_record(&volume, id.clone(), name.clone(), None);
+        self.admit_snapshots(&[(&volume, record.clone())])?;
         if let Err(error) = self.take_snapshots(&[(&volume, record)]) {
             if let Err(fault) = self.discard(&id) {
                 tracing::error!(snapshot_handle = id, error = %fault, "failed to undo an incomplete snapshot; the next call or start retries");
@@ -64,23 +66,37 @@ impl PoolCore {
     }
 
     /// Checks that these volumes can be snapshotted now: not being formatted, not in use where that would tear the
-    /// copy, and with enough space.
-    pub(super) fn admit_snapshots(&self, volumes: &[&VolumeRecord]) -> Result<(), SnapshotError> {
-        let mut taken = 0u64;
-        for volume in volumes {
+    /// copy, and with enough space. Adds the snapshots, which are `creating`, to the index, so that their space is not
+    /// promised twice.
+    pub(super) fn admit_snapshots(
+        &self,
+        wanted: &[(&VolumeRecord, SnapshotRecord)],
+    ) -> Result<(), SnapshotError> {
+        let mut demand = Demand::default();
+        for (volume, _) in wanted {
             self.refuse_formatting(volume)?;
             let stat = self.store.stat(&store::image_of(&volume.id)).during("stat its image", &volume.id)?;
             self.verify_image(&volume.id, stat, volume.image_inode, volume.size)
                 .map_err(SnapshotError::Precondition)?;
-            if !self.reflink {
-                if !self.loop_devices_of(volume)?.is_empty() {
-                    return Err(SnapshotError::Precondition(cannot_copy_in_use(&volume.id)));
-                }
-                taken = taken.saturating_add(self.allocated(&volume.id)?);
+            if self.reflink {
+                demand = demand.and(self.demand_of_sharing(volume)?);
+                continue;
             }
+            if !self.loop_devices_of(volume)?.is_empty() {
+                return Err(SnapshotError::Precondition(cannot_copy_in_use(&volume.id)));
+            }
+            let copied = self.allocated(&volume.id)?;
+            demand = demand.and(Demand { thick: copied, ..Demand::default() });
         }
-        let room = self.headroom(&self.usage()?, self.index().committed());
-        capacity::check_headroom(&room, 0, taken).map_err(SnapshotError::Exhausted)
+        let promise = |index: &mut Index| {
+            for (_, record) in wanted {
+                index.put_snapshot(record.clone());
+            }
+        };
+        self.admit(demand, promise).map_err(|refusal| match refusal {
+            Refusal::Exhausted(reason) => SnapshotError::Exhausted(reason),
+            Refusal::Fault(fault) => fault.into(),
+        })
     }
 
     /// Takes snapshots of several volumes at one point in time; the records passed in are `creating`. The caller undoes

@@ -145,7 +145,7 @@ impl PoolCore {
         let dir = Path::new(store::TRASH).join(name);
         for file in self.store.list(&dir)? {
             let unfinished = file.strip_suffix(store::UNFINISHED) == Some(store::RECORD);
-            if unfinished || file == store::RECORD || file == store::IMAGE {
+            if unfinished || [store::RECORD, store::SPARE, store::IMAGE].contains(&file.as_str()) {
                 self.store.remove_file(&dir.join(file))?;
             }
         }

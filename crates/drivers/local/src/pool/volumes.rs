@@ -8,7 +8,8 @@ use wharf_linux::random_uuid;
 
 use super::PoolCore;
 use super::reflink::ReflinkCopy;
-use crate::capacity;
+use super::space::Refusal;
+use crate::account::Demand;
 use crate::fault::{During as _, Fault};
 use crate::ids::{self, Kind};
 use crate::locks::VolumeLock;
@@ -111,19 +112,23 @@ impl PoolCore {
         }
     }
 
-    /// Adds the volume to the index if the pool has space for it, so that the space is not provisioned twice.
+    /// Adds the volume to the index if the pool has space for it, so that the space is not promised twice.
     fn reserve(&self, record: &VolumeRecord, origin: Option<&CopySource<'_>>) -> Result<(), CreateError> {
-        let usage = self.usage()?;
-        let copied = match origin {
-            Some(origin) if !self.reflink => self.allocated(&origin.id)?,
-            _ => 0,
+        let mut demand = match record.provisioning {
+            Provisioning::Thin => Demand { thin: record.size, ..Demand::default() },
+            Provisioning::Thick => Demand { thick: record.size, ..Demand::default() },
         };
-        let mut index = self.index();
-        let room = self.headroom(&usage, index.committed());
-        let taken_now = if record.provisioning == Provisioning::Thick { record.size } else { copied };
-        capacity::check_headroom(&room, record.size, taken_now).map_err(CreateError::Exhausted)?;
-        index.put_volume(record.clone());
-        Ok(())
+        match origin {
+            Some(origin) if !self.reflink => demand.now = self.allocated(&origin.id)?,
+            Some(CopySource { volume: Some(source), .. }) => {
+                demand = demand.and(self.demand_of_sharing(source)?);
+            }
+            Some(_) | None => {}
+        }
+        self.admit(demand, |index| index.put_volume(record.clone())).map_err(|refusal| match refusal {
+            Refusal::Exhausted(reason) => CreateError::Exhausted(reason),
+            Refusal::Fault(fault) => fault.into(),
+        })
     }
 
     /// Bytes allocated to an image.
@@ -142,6 +147,7 @@ impl PoolCore {
         let image = self.store.at(&path);
         self.create_dir(&id)?;
         self.save_volume(record.clone())?;
+        self.reserve_record(&record)?;
         match origin {
             Some(origin) if self.reflink => match &origin.volume {
                 // A crash-consistent copy is logged; its log or journal is replayed when it gets its UUID.
@@ -255,11 +261,10 @@ impl PoolCore {
         let Some((parameters, access)) = possible.filter(|_| !elsewhere) else {
             return Ok(AvailableCapacity { available: 0, maximum_volume: Some(0), minimum_volume: None });
         };
-        let usage = self.usage()?;
-        let room = self.headroom(&usage, self.index().committed());
+        let account = self.account()?;
         let available = match parameters.provisioning {
-            Provisioning::Thin => room.thin,
-            Provisioning::Thick => room.thick,
+            Provisioning::Thin => account.thin,
+            Provisioning::Thick => account.thick,
         };
         let minimum = plan::minimum_size(&access).max(size::UNIT);
         Ok(AvailableCapacity { available, maximum_volume: Some(available), minimum_volume: Some(minimum) })

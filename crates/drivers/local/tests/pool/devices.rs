@@ -82,15 +82,16 @@ fn device_in_use_is_not_detached() {
 #[test]
 fn open_device_stays_attached_and_autoclear_device_is_not_reused() {
     let f = Fixture::new(FsType::Xfs);
-    let id = f.raw_volume("v", 16 * MIB).id;
-    let device = f.attach(&id, &block()).unwrap();
+    let capability = mount("ext4");
+    let id = f.create(&wanted("v", 64 * MIB).capabilities(vec![capability.clone()])).unwrap().id;
+    let device = f.attach(&id, &capability).unwrap();
     let open = fs::File::open(&device.path).unwrap();
     let refused = f.detach(&id);
     assert!(
         matches!(&refused, Err(DeviceError::InUse(reason)) if reason.contains("has it open")),
         "{refused:?}"
     );
-    assert_eq!(f.attach(&id, &block()).unwrap(), device);
+    assert_eq!(f.attach(&id, &capability).unwrap(), device);
     drop(open);
     std::thread::sleep(std::time::Duration::from_millis(200));
     assert_eq!(f.find(&id).unwrap(), Some(device.clone()));
@@ -98,15 +99,34 @@ fn open_device_stays_attached_and_autoclear_device_is_not_reused() {
     // As if a driver crashed while it waited for the close.
     let open = fs::File::open(&device.path).unwrap();
     run("losetup", &["-d".as_ref(), &device.path]);
-    let refused = f.attach(&id, &block());
+    let refused = f.attach(&id, &capability);
     assert!(matches!(refused, Err(DeviceError::InUse(_))), "{refused:?}");
     drop(open);
-    let again = f.attach(&id, &block()).unwrap();
-    let configured = Linux::new().loop_devices().unwrap();
-    assert!(configured.iter().any(|other| other.path == again.path && !other.autoclear), "{configured:?}");
+    let again = f.attach(&id, &capability).unwrap();
+    assert!(!is_autoclear(&again.path));
     f.detach(&id).unwrap();
     f.delete(&id).unwrap();
     f.assert_empty();
+}
+
+/// A pod with a raw device can set it to disappear at its last close. It is held, so it stays, and the driver restores it.
+#[test]
+fn autoclear_device_that_is_held_is_restored_and_reused() {
+    let f = Fixture::new(FsType::Xfs);
+    let id = f.raw_volume("v", 16 * MIB).id;
+    let device = f.attach(&id, &block()).unwrap();
+    run("losetup", &["-d".as_ref(), &device.path]);
+    assert!(is_autoclear(&device.path));
+    assert_eq!(f.attach(&id, &block()).unwrap(), device);
+    assert!(!is_autoclear(&device.path));
+    f.detach(&id).unwrap();
+    f.delete(&id).unwrap();
+    f.assert_empty();
+}
+
+fn is_autoclear(device: &std::path::Path) -> bool {
+    let configured = Linux::new().loop_devices().unwrap();
+    configured.iter().find(|other| other.path == device).expect("the device is configured").autoclear
 }
 
 #[test]

@@ -83,7 +83,8 @@ fn expansion_that_failed_halfway_is_finished_by_the_next_attach() {
     f.reopen_with(refusing(move |effect| {
         let after = effect == "set_size" && is_broken.load(Ordering::SeqCst);
         let after = grown.fetch_or(after, Ordering::SeqCst);
-        (effect == "write_file" && after && is_broken.load(Ordering::SeqCst)).then_some(EIO)
+        (["overwrite", "write_file"].contains(&effect) && after && is_broken.load(Ordering::SeqCst))
+            .then_some(EIO)
     }));
     f.expand(&id, to(32 * MIB)).unwrap_err();
     assert_eq!(f.image(&id).metadata().unwrap().len(), 32 * MIB);

@@ -12,4 +12,5 @@ mod ownership;
 mod publishing;
 mod recovery;
 mod snapshots;
+mod space;
 mod volumes;

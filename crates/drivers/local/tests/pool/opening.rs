@@ -53,7 +53,7 @@ fn second_driver_is_locked_out_but_read_only_access_works() {
     let contents = inspection.list().unwrap();
     assert_eq!(contents.volumes.len(), 1);
     assert_eq!((contents.volumes[0].id.as_str(), contents.volumes[0].state), (id.as_str(), "ready"));
-    assert_eq!(contents.pool.committed_bytes, u128::from(16 * MIB));
+    assert_eq!(contents.pool.promised_bytes, u128::from(16 * MIB));
 }
 
 #[test]

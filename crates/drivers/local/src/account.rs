@@ -1,0 +1,248 @@
+//! The account of a pool: what is used, what is promised, and what can still be promised. Capacity, health, metrics,
+//! `wharf local` and refusals all use it.
+//!
+//! A volume *can still take* the blocks of its size that are not allocated. If it shares blocks with a snapshot or a
+//! clone, each write to them takes a new block, so it can take its whole size. New promises are limited to the free
+//! space minus what all volumes can still take: then no volume gets an error for lack of space. Overcommit divides what
+//! thin volumes can still take.
+
+use wharf_linux::FsUsage;
+
+use crate::Config;
+use crate::record::Provisioning;
+use crate::size::{MAXIMUM, UNIT};
+
+/// The smallest reserve for records and the metadata of the pool's file system.
+const MIN_RESERVE: u64 = 4 << 20;
+
+/// How full a pool is, relative to its thresholds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fullness {
+    /// Below both thresholds.
+    Normal,
+    /// At or above the warning threshold.
+    NearlyFull,
+    /// At or above the full threshold: nothing new is provisioned.
+    Full,
+}
+
+/// What a volume uses and may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Holding {
+    pub provisioning: Provisioning,
+    /// Its size, or the size that it is being expanded to.
+    pub size: u64,
+    /// Bytes allocated to its image.
+    pub allocated: u64,
+    /// It may share blocks with a snapshot or another volume.
+    pub shares: bool,
+}
+
+impl Holding {
+    /// Bytes that it may take because it shares blocks.
+    pub(crate) fn shared(&self) -> u64 {
+        if self.shares { self.allocated.min(self.size) } else { 0 }
+    }
+
+    /// Bytes that it can still take from the pool.
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.size.saturating_sub(self.allocated) + self.shared()
+    }
+}
+
+/// The file system beneath a pool in a file, if not all blocks of that file are allocated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SparseFile {
+    /// Bytes of the file without blocks.
+    pub unallocated: u64,
+    /// The file system that holds the file.
+    pub usage: FsUsage,
+}
+
+/// Everything that an account is computed from.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    pub usage: FsUsage,
+    pub sparse: Option<SparseFile>,
+    pub volumes: Vec<Holding>,
+    /// Bytes that snapshots in progress have yet to copy.
+    pub copying: u64,
+    /// Bytes allocated to images of snapshots.
+    pub snapshots: u64,
+}
+
+/// New promises: a volume, an expansion or snapshots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Demand {
+    /// Bytes that thin volumes will be able to take.
+    pub thin: u64,
+    /// Bytes that are taken for sure, by thick volumes and copies.
+    pub thick: u64,
+    /// Bytes that are taken immediately.
+    pub now: u64,
+}
+
+impl Demand {
+    /// Both demands.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            thin: self.thin.saturating_add(other.thin),
+            thick: self.thick.saturating_add(other.thick),
+            now: self.now.saturating_add(other.now),
+        }
+    }
+}
+
+/// The account of a pool. All numbers are bytes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Account {
+    /// Size of the pool without what its file system reserves for root.
+    pub size: u64,
+    pub used: u64,
+    /// Free in the pool's file system.
+    pub free: u64,
+    /// Allocated to images. Shared blocks count in each.
+    pub allocated: u64,
+    /// The sizes of all volumes.
+    pub promised: u128,
+    /// What all volumes and copies can still take.
+    pub outstanding: u128,
+    /// The part of `outstanding` that is needed because volumes share blocks.
+    pub reserved_for_snapshots: u128,
+    /// Never promised: for records and metadata.
+    pub reserved_for_records: u64,
+    /// Free on the file system beneath the pool without the host's reserve, if that limits the pool.
+    pub free_beneath: Option<u64>,
+    /// Bytes available to all new thin volumes together.
+    pub thin: u64,
+    /// Bytes available to all new thick volumes together.
+    pub thick: u64,
+    pub fullness: Fullness,
+    /// Percent in use, rounded down.
+    pub percent: u8,
+    /// What can still be promised for sure, not rounded.
+    room: u128,
+    overcommit: f64,
+}
+
+/// What a pool in a file leaves free on the file system that holds it.
+pub(crate) fn host_reserve(usage: &FsUsage) -> u64 {
+    (usage.total_bytes / 20).min(4 << 30)
+}
+
+impl Account {
+    pub(crate) fn of(facts: &Facts, config: &Config) -> Self {
+        let Facts { usage, sparse, volumes, copying, snapshots } = facts;
+        // As df counts: blocks reserved for root are not usable.
+        let size = usage.used_bytes.saturating_add(usage.available_bytes);
+        let percent = (u128::from(usage.used_bytes) * 100).checked_div(u128::from(size));
+        let percent = percent.map_or(100, |percent| percent as u8);
+        let slack = u128::from(size) * u128::from(100 - config.full_threshold.min(100));
+        let reserved_for_records = (slack.div_ceil(100) as u64).max(MIN_RESERVE);
+        let free_beneath = sparse.filter(|sparse| sparse.unallocated > 0);
+        let free_beneath = free_beneath
+            .map(|sparse| sparse.usage.available_bytes.saturating_sub(host_reserve(&sparse.usage)));
+        let fullness = match percent {
+            p if p >= config.full_threshold || free_beneath == Some(0) => Fullness::Full,
+            p if p >= config.warn_threshold => Fullness::NearlyFull,
+            _ => Fullness::Normal,
+        };
+        let sum = |of: fn(&Holding) -> u64| volumes.iter().map(|volume| u128::from(of(volume))).sum::<u128>();
+        let thin =
+            sum(|volume| if volume.provisioning == Provisioning::Thin { volume.outstanding() } else { 0 });
+        let outstanding = sum(Holding::outstanding) + u128::from(*copying);
+        let budget = usage.available_bytes.saturating_sub(reserved_for_records);
+        let budget = budget.min(free_beneath.unwrap_or(u64::MAX));
+        let mut account = Self {
+            size,
+            used: usage.used_bytes,
+            free: usage.available_bytes,
+            allocated: snapshots
+                .saturating_add(u64::try_from(sum(|volume| volume.allocated)).unwrap_or(u64::MAX)),
+            promised: sum(|volume| volume.size),
+            outstanding,
+            reserved_for_snapshots: sum(Holding::shared),
+            reserved_for_records,
+            free_beneath,
+            thin: 0,
+            thick: 0,
+            fullness,
+            percent,
+            room: 0,
+            overcommit: config.overcommit,
+        };
+        if fullness != Fullness::Full {
+            let room = u128::from(budget).saturating_sub(account.weighted(thin, outstanding - thin));
+            account.room = room;
+            account.thick = round_down(room);
+            // An f64 holds 53 bits, which is exact enough here; the cast saturates.
+            account.thin = round_down((room as f64 * config.overcommit) as u128);
+        }
+        account
+    }
+
+    /// The free space that these promises need.
+    fn weighted(&self, thin: u128, thick: u128) -> u128 {
+        ((thin as f64 / self.overcommit).ceil() as u128).saturating_add(thick)
+    }
+
+    /// Why the pool cannot promise this; the message names the way out.
+    pub(crate) fn refuses(&self, demand: Demand) -> Option<String> {
+        let Demand { thin, thick, now } = demand;
+        if self.fullness == Fullness::Full {
+            return Some(format!("{}: {}", self.fullness_message(), self.remedy()));
+        }
+        let needed = self.weighted(u128::from(thin), u128::from(thick)).max(u128::from(now));
+        let requested = thin.saturating_add(thick).max(now);
+        let available = if thin > 0 && now == 0 { self.thin } else { self.thick };
+        (needed > self.room).then(|| {
+            format!(
+                "{requested} bytes are needed, but the pool has {available} that are not promised (size {}, free {}, \
+                 volumes can still take {}, reserved {}{}): {}",
+                self.size,
+                self.free,
+                self.outstanding,
+                self.reserved_for_records,
+                self.free_beneath.map_or(String::new(), |free| format!(", free on the disk beneath {free}")),
+                self.remedy()
+            )
+        })
+    }
+
+    /// How full the pool is, in words.
+    pub(crate) fn fullness_message(&self) -> String {
+        let percent = self.percent;
+        match (self.fullness, self.free_beneath) {
+            (Fullness::Full, Some(0)) => {
+                "the pool is full, because the disk beneath its file is full; new volumes, \
+                                          snapshots and expansions are refused"
+                    .to_owned()
+            }
+            (Fullness::Full, _) => {
+                format!(
+                    "the pool is full ({percent}% in use); new volumes, snapshots and expansions are refused"
+                )
+            }
+            _ => format!("the pool is {percent}% full"),
+        }
+    }
+
+    /// How to get space.
+    pub(crate) fn remedy(&self) -> &'static str {
+        match self.free_beneath {
+            Some(0) => "delete files from that disk, or delete volumes or snapshots",
+            _ => REMEDY,
+        }
+    }
+}
+
+/// How to get space in a pool.
+pub(crate) const REMEDY: &str = "delete volumes or snapshots, or enlarge the pool (wharf local grow)";
+
+/// Rounds down to whole units, capped at the maximum volume size: GetCapacity returns an i64.
+fn round_down(bytes: u128) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX).min(MAXIMUM) / UNIT * UNIT
+}
+
+#[cfg(test)]
+mod tests;

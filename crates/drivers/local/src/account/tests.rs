@@ -1,0 +1,149 @@
+use super::*;
+
+const GIB: u64 = 1 << 30;
+const G: u128 = GIB as u128;
+
+fn usage(used: u64, available: u64) -> FsUsage {
+    FsUsage {
+        used_bytes: used * GIB,
+        available_bytes: available * GIB,
+        total_bytes: (used + available) * GIB,
+        ..FsUsage::default()
+    }
+}
+
+fn config(overcommit: f64) -> Config {
+    Config { overcommit, ..Config::new("n", "/pool") }
+}
+
+fn thin(size: u64, allocated: u64) -> Holding {
+    let (size, allocated) = (size * GIB, allocated * GIB);
+    Holding { provisioning: Provisioning::Thin, size, allocated, shares: false }
+}
+
+fn thick(size: u64, allocated: u64) -> Holding {
+    Holding { provisioning: Provisioning::Thick, ..thin(size, allocated) }
+}
+
+fn shared(holding: Holding) -> Holding {
+    Holding { shares: true, ..holding }
+}
+
+fn facts(used: u64, available: u64, volumes: &[Holding]) -> Facts {
+    Facts { usage: usage(used, available), sparse: None, volumes: volumes.to_vec(), copying: 0, snapshots: 0 }
+}
+
+#[test]
+fn room_by_usage_promises_and_overcommit() {
+    use Fullness::*;
+    let cases: &[(u64, u64, &[Holding], f64, u64, u64, Fullness)] = &[
+        // used, available, volumes, ratio -> thin, thick, fullness
+        (0, 100, &[], 1.0, 95, 95, Normal),
+        (0, 100, &[], 2.0, 190, 95, Normal),
+        // Promised and not written.
+        (0, 100, &[thin(40, 0)], 1.0, 55, 55, Normal),
+        (0, 100, &[thin(40, 0)], 2.0, 150, 75, Normal),
+        (0, 100, &[thick(40, 0)], 2.0, 110, 55, Normal),
+        (0, 100, &[thin(95, 0)], 1.0, 0, 0, Normal),
+        (0, 100, &[thin(300, 0)], 2.0, 0, 0, Normal),
+        // Written.
+        (40, 60, &[thin(40, 40)], 1.0, 55, 55, Normal),
+        (40, 60, &[thick(40, 40)], 2.0, 110, 55, Normal),
+        // A hole in a thick volume stays reserved.
+        (30, 70, &[thick(40, 30)], 1.0, 55, 55, Normal),
+        // Files that are not the pool's.
+        (50, 50, &[], 1.0, 45, 45, Normal),
+        (50, 50, &[thin(40, 0)], 1.0, 5, 5, Normal),
+        // Shared blocks can be needed a second time.
+        (40, 60, &[shared(thin(50, 40))], 1.0, 5, 5, Normal),
+        (40, 60, &[shared(thin(50, 40))], 2.0, 60, 30, Normal),
+        (85, 15, &[thin(85, 85)], 1.0, 10, 10, NearlyFull),
+        (95, 5, &[thin(95, 95)], 1.0, 0, 0, Full),
+        (100, 0, &[], 2.0, 0, 0, Full),
+        (0, 0, &[], 2.0, 0, 0, Full),
+    ];
+    for (used, available, volumes, ratio, expected_thin, expected_thick, fullness) in cases {
+        let account = Account::of(&facts(*used, *available, volumes), &config(*ratio));
+        assert_eq!(
+            (account.thin / GIB, account.thick / GIB, account.fullness),
+            (*expected_thin, *expected_thick, *fullness),
+            "{used} {available} {volumes:?} {ratio}"
+        );
+    }
+}
+
+#[test]
+fn sums_of_an_account() {
+    let volumes = [thin(40, 10), thick(20, 20), shared(thin(10, 4))];
+    let facts = Facts { copying: 3 * GIB, snapshots: 4 * GIB, ..facts(40, 160, &volumes) };
+    let account = Account::of(&facts, &config(1.0));
+    assert_eq!((account.size, account.used, account.free), (200 * GIB, 40 * GIB, 160 * GIB));
+    assert_eq!((account.promised, account.allocated), (70 * G, 38 * GIB));
+    assert_eq!(account.outstanding, (30 + 6 + 4 + 3) * G);
+    assert_eq!((account.reserved_for_snapshots, account.reserved_for_records), (4 * G, 10 * GIB));
+    assert_eq!(account.thick, (160 - 10 - 43) * GIB);
+    let tiny = Account::of(&facts, &Config { full_threshold: 100, ..config(1.0) });
+    assert_eq!(tiny.reserved_for_records, MIN_RESERVE);
+}
+
+/// N-H2: a sparse file cannot promise what the disk beneath it does not have.
+#[test]
+fn disk_beneath_a_sparse_pool_limits_it() {
+    let cases = [
+        // unallocated, free beneath -> thin, fullness
+        (90, 200, 95, Fullness::Normal),
+        (90, 30, 26, Fullness::Normal),
+        (90, 4, 0, Fullness::Full),
+        (90, 0, 0, Fullness::Full),
+        // Every block of the file is allocated: the disk beneath does not matter.
+        (0, 0, 95, Fullness::Normal),
+    ];
+    for (unallocated, beneath, thin, fullness) in cases {
+        let sparse =
+            Some(SparseFile { unallocated: unallocated * GIB, usage: usage(300 - beneath, beneath) });
+        let account = Account::of(&Facts { sparse, ..facts(0, 100, &[]) }, &config(1.0));
+        assert_eq!((account.thin / GIB, account.fullness), (thin, fullness), "{unallocated} {beneath}");
+    }
+}
+
+#[test]
+fn demands_are_refused_with_a_way_out() {
+    let demand = |thin, thick, now| Demand { thin: thin * GIB, thick: thick * GIB, now: now * GIB };
+    let cases = [
+        // ratio, demand -> fits
+        (1.0, demand(95, 0, 0), true),
+        (1.0, demand(96, 0, 0), false),
+        (1.0, demand(0, 95, 0), true),
+        (1.0, demand(50, 46, 0), false),
+        (2.0, demand(190, 0, 0), true),
+        (2.0, demand(191, 0, 0), false),
+        (2.0, demand(100, 45, 0), true),
+        (2.0, demand(100, 46, 0), false),
+        // A copy that takes its blocks at once cannot be overcommitted.
+        (2.0, demand(100, 0, 95), true),
+        (2.0, demand(100, 0, 96), false),
+    ];
+    for (ratio, demand, fits) in cases {
+        let refusal = Account::of(&facts(0, 100, &[]), &config(ratio)).refuses(demand);
+        assert_eq!(refusal.is_none(), fits, "{ratio} {demand:?}");
+        assert!(refusal.is_none_or(|reason| reason.contains("wharf local grow")), "{ratio} {demand:?}");
+    }
+    let full = Account::of(&facts(96, 4, &[]), &config(1.0)).refuses(Demand::default()).unwrap();
+    assert!(full.contains("is full (96% in use)") && full.contains("wharf local grow"), "{full}");
+    // What GetCapacity reports can be created.
+    for ratio in [1.0, 1.5, 3.0, 7.0, 1000.0] {
+        let account = Account::of(&facts(1, 99, &[thin(33, 1)]), &config(ratio));
+        assert_eq!(account.refuses(Demand { thin: account.thin, ..Demand::default() }), None, "{ratio}");
+        assert_eq!(account.refuses(Demand { thick: account.thick, ..Demand::default() }), None, "{ratio}");
+    }
+}
+
+#[test]
+fn huge_pools_do_not_overflow() {
+    let half = u64::MAX / 2;
+    let usage = FsUsage { used_bytes: half, available_bytes: half, ..FsUsage::default() };
+    let account = Account::of(&Facts { usage, ..facts(0, 0, &[]) }, &config(1000.0));
+    assert_eq!((account.thin, account.percent), (MAXIMUM, 50));
+    let volumes = [Holding { size: u64::MAX, ..shared(thin(0, 0)) }; 3];
+    assert_eq!(Account::of(&Facts { usage, ..facts(0, 0, &volumes) }, &config(1.0)).thin, 0);
+}
