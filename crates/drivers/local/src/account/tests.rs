@@ -33,11 +33,13 @@ fn facts(used: u64, available: u64, volumes: &[Holding]) -> Facts {
     Facts { usage: usage(used, available), sparse: None, volumes: volumes.to_vec(), copying: 0, snapshots: 0 }
 }
 
+/// Used, available, volumes, overcommit ratio; thin, thick, fullness.
+type Case<'a> = (u64, u64, &'a [Holding], f64, u64, u64, Fullness);
+
 #[test]
 fn room_by_usage_promises_and_overcommit() {
     use Fullness::*;
-    let cases: &[(u64, u64, &[Holding], f64, u64, u64, Fullness)] = &[
-        // used, available, volumes, ratio -> thin, thick, fullness
+    let cases: &[Case<'_>] = &[
         (0, 100, &[], 1.0, 95, 95, Normal),
         (0, 100, &[], 2.0, 190, 95, Normal),
         // Promised and not written.
