@@ -18,7 +18,14 @@ pub(super) async fn serve(listener: TcpListener, metrics: Metrics, ready: Readin
 
 async fn page(path: &str, metrics: &Metrics, ready: &ReadinessCheck) -> HttpPage {
     match path {
-        "/metrics" => HttpPage::metrics(metrics.text()),
+        "/metrics" => {
+            // Gauges of the backend may read the disk.
+            let metrics = metrics.clone();
+            match tokio::task::spawn_blocking(move || metrics.text()).await {
+                Ok(text) => HttpPage::metrics(text),
+                Err(error) => HttpPage::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+            }
+        }
         "/healthz" => match check_ready(ready).await {
             Ok(()) => HttpPage::text(StatusCode::OK, "ok\n"),
             Err(reason) => HttpPage::text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),

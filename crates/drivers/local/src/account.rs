@@ -1,10 +1,10 @@
 //! The account of a pool: what is used, what is promised, and what can still be promised. Capacity, health, metrics,
 //! `wharf local` and refusals all use it.
 //!
-//! A volume *can still take* the blocks of its size that are not allocated. If it shares blocks with a snapshot or a
-//! clone, each write to them takes a new block, so it can take its whole size. New promises are limited to the free
-//! space minus what all volumes can still take: then no volume gets an error for lack of space. Overcommit divides what
-//! thin volumes can still take.
+//! A volume *can still take* the blocks of its size that are not allocated. Each write to a block that it shares with a
+//! snapshot or another volume takes a new one: [`shared`] bounds that. New promises are limited to the free space minus
+//! what all volumes can still take: then no volume gets an error for lack of space. Overcommit divides what thin volumes
+//! can still take.
 
 use wharf_linux::FsUsage;
 
@@ -34,20 +34,32 @@ pub(crate) struct Holding {
     pub size: u64,
     /// Bytes allocated to its image.
     pub allocated: u64,
-    /// It may share blocks with a snapshot or another volume.
-    pub shares: bool,
+    /// Bytes that the pool may need a second time because blocks are shared; see [`shared`].
+    pub shared: u64,
 }
 
 impl Holding {
-    /// Bytes that it may take because it shares blocks.
-    pub(crate) fn shared(&self) -> u64 {
-        if self.shares { self.allocated.min(self.size) } else { 0 }
-    }
-
     /// Bytes that it can still take from the pool.
     pub(crate) fn outstanding(&self) -> u64 {
-        self.size.saturating_sub(self.allocated) + self.shared()
+        self.size.saturating_sub(self.allocated).saturating_add(self.shared)
     }
+}
+
+/// Bytes that the pool may need a second time because of this volume.
+///
+/// A block that W volumes and some snapshots share can be needed W more times, without snapshots W - 1 times: the last
+/// owner writes it in place. Each volume that was copied from another one or from a snapshot accounts for one time of
+/// what it has. Each volume with snapshots accounts for one more time, in place of the volume whose blocks they are. A
+/// copy with snapshots may have overwritten blocks that its snapshots and another volume still share: the largest
+/// snapshot has all of them.
+pub(crate) fn shared(size: u64, allocated: u64, is_copy: bool, largest_snapshot: Option<u64>) -> u64 {
+    let of_copy = if is_copy { allocated } else { 0 };
+    let of_snapshots = match largest_snapshot {
+        Some(largest) if is_copy => allocated.max(largest),
+        Some(_) => allocated,
+        None => 0,
+    };
+    of_copy.min(size).saturating_add(of_snapshots.min(size))
 }
 
 /// The file system beneath a pool in a file, if not all blocks of that file are allocated.
@@ -57,6 +69,14 @@ pub(crate) struct SparseFile {
     pub unallocated: u64,
     /// The file system that holds the file.
     pub usage: FsUsage,
+}
+
+impl SparseFile {
+    /// What the file system beneath can still give to the file, if that is less than the file lacks.
+    fn limit(&self) -> Option<u64> {
+        let usable = self.usage.available_bytes.saturating_sub(host_reserve(&self.usage));
+        (self.unallocated > usable).then_some(usable)
+    }
 }
 
 /// Everything that an account is computed from.
@@ -69,6 +89,8 @@ pub(crate) struct Facts {
     pub copying: u64,
     /// Bytes allocated to images of snapshots.
     pub snapshots: u64,
+    /// Those of snapshots of deleted copies: another volume may share them.
+    pub snapshots_of_deleted_copies: u64,
 }
 
 /// New promises: a volume, an expansion or snapshots.
@@ -111,7 +133,7 @@ pub(crate) struct Account {
     pub reserved_for_snapshots: u128,
     /// Never promised: for records and metadata.
     pub reserved_for_records: u64,
-    /// Free on the file system beneath the pool without the host's reserve, if that limits the pool.
+    /// Free on the file system beneath the pool without the host's reserve, if that is less than the file lacks.
     pub free_beneath: Option<u64>,
     /// Bytes available to all new thin volumes together.
     pub thin: u64,
@@ -132,25 +154,27 @@ pub(crate) fn host_reserve(usage: &FsUsage) -> u64 {
 
 impl Account {
     pub(crate) fn of(facts: &Facts, config: &Config) -> Self {
-        let Facts { usage, sparse, volumes, copying, snapshots } = facts;
+        let Facts { usage, sparse, volumes, copying, snapshots, snapshots_of_deleted_copies } = facts;
         // As df counts: blocks reserved for root are not usable.
         let size = usage.used_bytes.saturating_add(usage.available_bytes);
         let percent = (u128::from(usage.used_bytes) * 100).checked_div(u128::from(size));
         let percent = percent.map_or(100, |percent| percent as u8);
         let slack = u128::from(size) * u128::from(100 - config.full_threshold.min(100));
         let reserved_for_records = (slack.div_ceil(100) as u64).max(MIN_RESERVE);
-        let free_beneath = sparse.filter(|sparse| sparse.unallocated > 0);
-        let free_beneath = free_beneath
-            .map(|sparse| sparse.usage.available_bytes.saturating_sub(host_reserve(&sparse.usage)));
+        let free_beneath = sparse.and_then(|sparse| sparse.limit());
+        // The host's reserve is not promised, but a write can use it.
+        let is_full_beneath = free_beneath == Some(0)
+            && sparse.is_some_and(|sparse| sparse.unallocated > sparse.usage.available_bytes);
         let fullness = match percent {
-            p if p >= config.full_threshold || free_beneath == Some(0) => Fullness::Full,
+            p if p >= config.full_threshold || is_full_beneath => Fullness::Full,
             p if p >= config.warn_threshold => Fullness::NearlyFull,
             _ => Fullness::Normal,
         };
         let sum = |of: fn(&Holding) -> u64| volumes.iter().map(|volume| u128::from(of(volume))).sum::<u128>();
         let thin =
             sum(|volume| if volume.provisioning == Provisioning::Thin { volume.outstanding() } else { 0 });
-        let outstanding = sum(Holding::outstanding) + u128::from(*copying);
+        let of_deleted_copies = u128::from(*snapshots_of_deleted_copies);
+        let outstanding = sum(Holding::outstanding) + u128::from(*copying) + of_deleted_copies;
         let budget = usage.available_bytes.saturating_sub(reserved_for_records);
         let budget = budget.min(free_beneath.unwrap_or(u64::MAX));
         let mut account = Self {
@@ -161,7 +185,7 @@ impl Account {
                 .saturating_add(u64::try_from(sum(|volume| volume.allocated)).unwrap_or(u64::MAX)),
             promised: sum(|volume| volume.size),
             outstanding,
-            reserved_for_snapshots: sum(Holding::shared),
+            reserved_for_snapshots: sum(|volume| volume.shared) + of_deleted_copies,
             reserved_for_records,
             free_beneath,
             thin: 0,

@@ -200,6 +200,7 @@ mod tests {
             group: None,
             image_inode: None,
             crash_consistent: false,
+            of_copy: false,
         }
     }
 

@@ -5,6 +5,7 @@
 //! and [`driver`] builds a driver from that.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use wharf_driver::{Driver, DriverBuilder, DriverNameError, NodeInfo};
 use wharf_linux::Kernel;
@@ -67,7 +68,7 @@ pub fn driver(kernel: Arc<dyn Kernel>, config: Config) -> Result<Driver, DriverE
     Ok(driver.block_node(kernel, backend, info).build())
 }
 
-/// Adds the pool's account to the metrics. A gauge is 0 while the account cannot be read.
+/// Adds the pool's account to the metrics. While the account cannot be read, a gauge keeps its last value.
 fn with_gauges(driver: DriverBuilder, pool: &Arc<Pool>) -> DriverBuilder {
     type Read = fn(&account::Account) -> u128;
     let gauges: [(&str, &str, Read); 8] = [
@@ -89,9 +90,14 @@ fn with_gauges(driver: DriverBuilder, pool: &Arc<Pool>) -> DriverBuilder {
         ("unpromised", "Bytes that new thin volumes can get", |account| account.thin.into()),
     ];
     gauges.into_iter().fold(driver, |driver, (name, help, of)| {
-        let pool = Arc::clone(pool);
-        let read =
-            move || pool.account().map_or(0, |account| u64::try_from(of(&account)).unwrap_or(u64::MAX));
+        let (pool, last) = (Arc::clone(pool), AtomicU64::default());
+        let read = move || {
+            match pool.recent_account() {
+                Ok(account) => last.store(u64::try_from(of(&account)).unwrap_or(u64::MAX), Ordering::Relaxed),
+                Err(error) => tracing::warn!(gauge = name, %error, "failed to read the account of the pool"),
+            }
+            last.load(Ordering::Relaxed)
+        };
         driver.gauge(&format!("wharf_local_pool_{name}_bytes"), help, Arc::new(read))
     })
 }

@@ -34,11 +34,13 @@ use std::path::Path;
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use wharf_driver::backend::{BackendError, Topology};
 use wharf_linux::{FsUsage, Kernel};
 
 use crate::Config;
+use crate::account::Account;
 use crate::fault::{During as _, Fault};
 use crate::index::Index;
 use crate::locks::{VolumeLock, VolumeLocks};
@@ -75,6 +77,8 @@ pub struct PoolCore {
     trash: Trash,
     /// One new promise of space at a time.
     admission: Mutex<()>,
+    /// The last account for metrics and health, and when it was computed.
+    recent_account: Mutex<Option<(Instant, Account)>>,
     /// One freeze at a time: there is only one intent file.
     freezing: Mutex<()>,
     /// The fullness that was logged last, so that each change is logged once.

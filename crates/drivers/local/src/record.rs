@@ -111,6 +111,9 @@ pub(crate) struct SnapshotRecord {
     /// The freeze expired before the copy was complete: it has what a disk has after a power failure.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub crash_consistent: bool,
+    /// The volume was created from a snapshot or another volume, so other volumes may share blocks of this snapshot.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_copy: bool,
 }
 
 /// The state of a group.

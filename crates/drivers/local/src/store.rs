@@ -88,9 +88,17 @@ impl Store {
 
     /// Reads the record at `path`, which belongs to `id`.
     pub(crate) fn load<T: Record>(&self, path: &Path, id: Option<&str>) -> Result<Option<T>, LoadError> {
-        match self.kernel.read_file(&self.at(path))? {
-            None => Ok(None),
-            Some(bytes) => Ok(Some(record::parse(&self.root.join(path), id, &bytes)?)),
+        let file = self.root.join(path);
+        let read = || self.kernel.read_file(&self.at(path));
+        let Some(bytes) = read()? else { return Ok(None) };
+        match record::parse(&file, id, &bytes) {
+            // `wharf local list` and `check` read while a driver runs, which overwrites the file that was the record two
+            // changes ago. Damage is permanent.
+            Err(RecordError::Damaged { .. }) => {
+                let Some(bytes) = read()? else { return Ok(None) };
+                Ok(Some(record::parse(&file, id, &bytes)?))
+            }
+            parsed => Ok(Some(parsed?)),
         }
     }
 
@@ -108,10 +116,17 @@ impl Store {
             return self.save(path, record);
         }
         pad(&mut bytes, size as usize);
-        replace_durably(&*self.kernel, &self.at(path), &self.at(&spare), &bytes)
+        match replace_durably(&*self.kernel, &self.at(path), &self.at(&spare), &bytes) {
+            Err(error) if cannot_exchange(&error) => {
+                self.remove_file(&spare)?;
+                self.save(path, record)
+            }
+            result => result,
+        }
     }
 
-    /// Reserves blocks for changes of a record: both its file and the spare get them. `path` exists.
+    /// Reserves blocks for changes of a record: both its file and the spare get them. `path` exists. On a file system that
+    /// cannot exchange files, for example ZFS before 2.2, a change needs free space: nothing is reserved.
     pub(crate) fn reserve<T: Record>(&self, path: &Path, record: &T) -> Result<()> {
         let mut bytes = record::to_bytes(record);
         let wanted = (bytes.len() + RECORD_GROWTH).next_multiple_of(RECORD_BLOCK);
@@ -122,7 +137,10 @@ impl Store {
         }
         if !is_reserved(path)? {
             pad(&mut bytes, wanted);
-            replace_durably(&*self.kernel, &self.at(path), &self.at(&spare), &bytes)?;
+            match replace_durably(&*self.kernel, &self.at(path), &self.at(&spare), &bytes) {
+                Err(error) if cannot_exchange(&error) => return self.remove_file(&spare),
+                result => result?,
+            }
             self.kernel.create_reserved(&self.at(&spare), wanted as u64)?;
         }
         Ok(())
@@ -147,6 +165,14 @@ impl Store {
     pub(crate) fn remove_file(&self, path: &Path) -> Result<()> {
         self.kernel.remove_file(&self.at(path))
     }
+}
+
+/// Whether the file system does not support to exchange two files.
+fn cannot_exchange(error: &wharf_linux::Error) -> bool {
+    error.errno().is_some_and(|errno| {
+        let kind = std::io::Error::from_raw_os_error(errno).kind();
+        matches!(kind, std::io::ErrorKind::InvalidInput | std::io::ErrorKind::Unsupported)
+    })
 }
 
 /// Fills up with spaces, which JSON ignores; the newline stays last.

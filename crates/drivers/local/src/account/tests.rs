@@ -18,19 +18,27 @@ fn config(overcommit: f64) -> Config {
 
 fn thin(size: u64, allocated: u64) -> Holding {
     let (size, allocated) = (size * GIB, allocated * GIB);
-    Holding { provisioning: Provisioning::Thin, size, allocated, shares: false }
+    Holding { provisioning: Provisioning::Thin, size, allocated, shared: 0 }
 }
 
 fn thick(size: u64, allocated: u64) -> Holding {
     Holding { provisioning: Provisioning::Thick, ..thin(size, allocated) }
 }
 
-fn shared(holding: Holding) -> Holding {
-    Holding { shares: true, ..holding }
+/// All its blocks are shared with a snapshot.
+fn with_snapshot(holding: Holding) -> Holding {
+    Holding { shared: shared(holding.size, holding.allocated, false, Some(0)), ..holding }
 }
 
 fn facts(used: u64, available: u64, volumes: &[Holding]) -> Facts {
-    Facts { usage: usage(used, available), sparse: None, volumes: volumes.to_vec(), copying: 0, snapshots: 0 }
+    Facts {
+        usage: usage(used, available),
+        sparse: None,
+        volumes: volumes.to_vec(),
+        copying: 0,
+        snapshots: 0,
+        snapshots_of_deleted_copies: 0,
+    }
 }
 
 /// Used, available, volumes, overcommit ratio; thin, thick, fullness.
@@ -57,8 +65,8 @@ fn room_by_usage_promises_and_overcommit() {
         (50, 50, &[], 1.0, 45, 45, Normal),
         (50, 50, &[thin(40, 0)], 1.0, 5, 5, Normal),
         // Shared blocks can be needed a second time.
-        (40, 60, &[shared(thin(50, 40))], 1.0, 5, 5, Normal),
-        (40, 60, &[shared(thin(50, 40))], 2.0, 60, 30, Normal),
+        (40, 60, &[with_snapshot(thin(50, 40))], 1.0, 5, 5, Normal),
+        (40, 60, &[with_snapshot(thin(50, 40))], 2.0, 60, 30, Normal),
         (85, 15, &[thin(85, 85)], 1.0, 10, 10, NearlyFull),
         (95, 5, &[thin(95, 95)], 1.0, 0, 0, Full),
         (100, 0, &[], 2.0, 0, 0, Full),
@@ -76,7 +84,7 @@ fn room_by_usage_promises_and_overcommit() {
 
 #[test]
 fn sums_of_an_account() {
-    let volumes = [thin(40, 10), thick(20, 20), shared(thin(10, 4))];
+    let volumes = [thin(40, 10), thick(20, 20), with_snapshot(thin(10, 4))];
     let facts = Facts { copying: 3 * GIB, snapshots: 4 * GIB, ..facts(40, 160, &volumes) };
     let account = Account::of(&facts, &config(1.0));
     assert_eq!((account.size, account.used, account.free), (200 * GIB, 40 * GIB, 160 * GIB));
@@ -97,6 +105,10 @@ fn disk_beneath_a_sparse_pool_limits_it() {
         (90, 30, 26, Fullness::Normal),
         (90, 4, 0, Fullness::Full),
         (90, 0, 0, Fullness::Full),
+        // What the file lacks fits on the disk beneath.
+        (15, 30, 95, Fullness::Normal),
+        (2, 3, 0, Fullness::Normal),
+        (2, 1, 0, Fullness::Full),
         // Every block of the file is allocated: the disk beneath does not matter.
         (0, 0, 95, Fullness::Normal),
     ];
@@ -140,12 +152,36 @@ fn demands_are_refused_with_a_way_out() {
     }
 }
 
+/// Each row is a family of volumes that share the 10 bytes of the first one, with what its members account for.
+#[test]
+fn shared_blocks_are_reserved_once_for_each_further_owner() {
+    let volume = |allocated, is_copy, largest| shared(100, allocated, is_copy, largest);
+    // A volume alone, then with two snapshots.
+    assert_eq!(volume(10, false, None), 0);
+    assert_eq!(volume(10, false, Some(10)), 10);
+    // A volume and its clone: one of them writes in place.
+    assert_eq!(volume(10, false, None) + volume(10, true, None), 10);
+    // The clone has a snapshot: both write elsewhere.
+    assert_eq!(volume(10, false, None) + volume(10, true, Some(10)), 20);
+    // The clone has discarded all that its snapshot and the first volume share.
+    assert_eq!(volume(0, true, Some(10)), 10);
+    // Never more than the size, each time.
+    assert_eq!(shared(5, 10, true, Some(20)), 10);
+}
+
+#[test]
+fn snapshot_of_a_deleted_copy_is_reserved() {
+    let facts = Facts { snapshots: 8 * GIB, snapshots_of_deleted_copies: 8 * GIB, ..facts(40, 60, &[]) };
+    let account = Account::of(&facts, &config(1.0));
+    assert_eq!((account.reserved_for_snapshots, account.thick), (8 * G, (60 - 5 - 8) * GIB));
+}
+
 #[test]
 fn huge_pools_do_not_overflow() {
     let half = u64::MAX / 2;
     let usage = FsUsage { used_bytes: half, available_bytes: half, ..FsUsage::default() };
     let account = Account::of(&Facts { usage, ..facts(0, 0, &[]) }, &config(1000.0));
     assert_eq!((account.thin, account.percent), (MAXIMUM, 50));
-    let volumes = [Holding { size: u64::MAX, ..shared(thin(0, 0)) }; 3];
+    let volumes = [Holding { size: u64::MAX, shared: u64::MAX, ..thin(0, 0) }; 3];
     assert_eq!(Account::of(&Facts { usage, ..facts(0, 0, &volumes) }, &config(1.0)).thin, 0);
 }

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use serde::Serialize;
+use wharf_linux::LoopDevice;
 
 use super::PoolCore;
 use super::devices::image_problem;
@@ -125,8 +126,13 @@ impl PoolCore {
             let problem = format!("is being expanded to {wanted} bytes, or the expansion was interrupted");
             findings.push(info(&record.id, problem, "starting the driver finishes it"));
         }
+        // One device for writers and one for readers.
+        let has_surplus = |loops: &[LoopDevice]| {
+            let readers = loops.iter().filter(|device| device.read_only).count();
+            readers > 1 || loops.len() - readers > 1
+        };
         match self.loop_devices_of(record) {
-            Ok(loops) if loops.len() > 1 => {
+            Ok(loops) if has_surplus(&loops) => {
                 let names: Vec<_> = loops.iter().map(|device| device.path.display().to_string()).collect();
                 let problem = format!("is attached more than once: {}", names.join(", "));
                 findings.push(warning(

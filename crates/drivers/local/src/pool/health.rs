@@ -33,9 +33,13 @@ impl PoolCore {
         }
         let Some(record) = self.ready_volume(id)? else { return Ok(None) };
         let mut issues: Vec<_> = self.image_issue(&record)?.into_iter().collect();
+        // A thick volume has its blocks, unless it shares them or the pool's file lacks some.
+        let shares =
+            self.reflink && (record.source.is_some() || self.index().snapshots_of(id, None).next().is_some());
+        let has_blocks = record.provisioning == Provisioning::Thick && !shares;
         for StorageIssue { status, reason, message } in self.storage_health()? {
             let full = [reason::POOL_FULL, reason::POOL_NEARLY_FULL].contains(&reason.as_str());
-            if full && record.provisioning == Provisioning::Thick {
+            if full && has_blocks && self.recent_account()?.free_beneath.is_none() {
                 continue;
             }
             let status = match status {
@@ -77,7 +81,7 @@ impl PoolCore {
             let message = "the pool's file system is read-only: check the kernel log, repair and remount it";
             issues.push(issue(StorageStatus::Degraded, reason::POOL_READ_ONLY, message.to_owned()));
         }
-        let account = self.account()?;
+        let account = self.recent_account()?;
         let reason = match account.fullness {
             Fullness::Normal => return Ok(issues),
             Fullness::NearlyFull => reason::POOL_NEARLY_FULL,

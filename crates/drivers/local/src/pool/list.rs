@@ -6,6 +6,7 @@ use serde::Serialize;
 use wharf_driver::backend::{FormatState, VolumeContentSource};
 
 use super::PoolCore;
+use super::loops::to_device;
 use super::reflink::is_on;
 use crate::Provisioning;
 use crate::record::{Phase, VolumeRecord};
@@ -177,16 +178,18 @@ impl PoolCore {
     }
 
     fn volume_entry(&self, record: VolumeRecord) -> Result<VolumeEntry, String> {
-        let device = self.loop_devices_of(&record).map_err(|fault| fault.to_string())?.into_iter().next();
-        let device = device.map(|device| device.path);
+        let loops = self.loop_devices_of(&record).map_err(|fault| fault.to_string())?;
         let mut mounts = Vec::new();
-        if let Some(device) = &device {
+        if !loops.is_empty() {
             let table = self.kernel().mount_table().map_err(|error| error.to_string())?;
-            let number = self.kernel().device_number(device).map_err(|error| error.to_string())?;
-            let mounted = table.mounts().iter().filter(|mount| is_on(mount, device, number));
-            let bind_mounts = table.of_device_node(device);
-            mounts.extend(mounted.chain(bind_mounts).map(|mount| mount.mount_point.clone()));
+            for device in loops.iter().map(|device| &device.path) {
+                let number = self.kernel().device_number(device).map_err(|error| error.to_string())?;
+                let mounted = table.mounts().iter().filter(|mount| is_on(mount, device, number));
+                let bind_mounts = table.of_device_node(device);
+                mounts.extend(mounted.chain(bind_mounts).map(|mount| mount.mount_point.clone()));
+            }
         }
+        let device = to_device(&record, &loops).map(|device| device.path);
         Ok(VolumeEntry {
             allocated: self.allocated(&record.id).unwrap_or(0),
             state: state(record.state).0,

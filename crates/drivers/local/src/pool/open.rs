@@ -229,6 +229,7 @@ impl PoolCore {
             locks: Default::default(),
             copies: Copies::default(),
             admission: Mutex::new(()),
+            recent_account: Mutex::default(),
             freezing: Mutex::new(()),
             logged_fullness: AtomicU8::new(0),
             _pool_lock: lock,

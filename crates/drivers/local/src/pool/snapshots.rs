@@ -238,5 +238,6 @@ pub(super) fn new_record(
         group,
         image_inode: None,
         crash_consistent: false,
+        of_copy: volume.source.is_some(),
     }
 }

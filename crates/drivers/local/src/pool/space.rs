@@ -1,15 +1,18 @@
 //! The pool's account: reads its facts, and admits new promises one at a time.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-
-use wharf_driver::backend::VolumeContentSource;
+use std::time::{Duration, Instant};
 
 use super::{PoolCore, lock};
-use crate::account::{Account, Demand, Facts, Fullness, Holding, SparseFile};
+use crate::account::{Account, Demand, Facts, Fullness, Holding, SparseFile, shared};
 use crate::fault::{During as _, Fault};
 use crate::index::{Index, promised};
-use crate::record::{Phase, Provisioning, VolumeRecord};
+use crate::record::{Phase, Provisioning, SnapshotRecord, VolumeRecord};
+
+/// How old the account for metrics and for the health of volumes may be. An account reads every image, so one that each
+/// of a pool's volumes asks for would be quadratic.
+const RECENT: Duration = Duration::from_secs(1);
 
 /// Why a promise was not admitted.
 pub(super) enum Refusal {
@@ -38,6 +41,20 @@ impl PoolCore {
         Ok(account)
     }
 
+    /// An account that is at most [`RECENT`] old and has the current free space of the pool's file system.
+    pub(crate) fn recent_account(&self) -> Result<Account, Fault> {
+        let mut recent = lock(&self.recent_account);
+        let free = self.usage()?.available_bytes;
+        match *recent {
+            Some((at, account)) if at.elapsed() < RECENT && account.free == free => Ok(account),
+            _ => {
+                let account = self.account()?;
+                *recent = Some((Instant::now(), account));
+                Ok(account)
+            }
+        }
+    }
+
     /// Runs `promise`, which adds new promises to the index, if the pool has space for `demand`. Checks one demand
     /// at a time: what another call has promised counts, also before its blocks are allocated.
     pub(super) fn admit(&self, demand: Demand, promise: impl FnOnce(&mut Index)) -> Result<(), Refusal> {
@@ -52,10 +69,9 @@ impl PoolCore {
         }
     }
 
-    /// What a snapshot or clone of this volume adds to what the volume can still take.
+    /// What a snapshot of this volume adds to what the volumes can still take.
     pub(super) fn demand_of_sharing(&self, record: &VolumeRecord) -> Result<Demand, Fault> {
-        let shares = self.reflink && volumes_that_share(&self.index()).contains(&record.id);
-        if !self.reflink || shares {
+        if !self.reflink || self.index().snapshots_of(&record.id, None).next().is_some() {
             return Ok(Demand::default());
         }
         let extra = self.allocated(&record.id)?.min(promised(record));
@@ -66,43 +82,44 @@ impl PoolCore {
     }
 
     fn facts(&self) -> Result<Facts, Fault> {
-        let (volumes, snapshots) = {
+        let (volumes, snapshots): (Vec<_>, Vec<_>) = {
             let index = self.index();
-            let sharing = if self.reflink { volumes_that_share(&index) } else { BTreeSet::new() };
-            let volumes: Vec<_> = index
-                .volumes()
-                .map(|record| {
-                    let shares = sharing.contains(&record.id);
-                    (record.id.clone(), record.provisioning, promised(record), shares)
-                })
-                .collect();
-            let snapshots: Vec<_> = index
-                .snapshots()
-                .map(|record| {
-                    let copied_from = match record.state {
-                        Phase::Creating | Phase::Copying { .. } if !self.reflink => {
-                            Some(record.source.clone())
-                        }
-                        _ => None,
-                    };
-                    (record.id.clone(), copied_from)
-                })
-                .collect();
-            (volumes, snapshots)
+            let volume = |record: &VolumeRecord| {
+                (record.id.clone(), record.provisioning, promised(record), record.source.is_some())
+            };
+            let snapshot = |record: &SnapshotRecord| {
+                let is_left_by_copy = record.of_copy && index.volume(&record.source).is_none();
+                (record.id.clone(), record.source.clone(), record.state, is_left_by_copy)
+            };
+            (index.volumes().map(volume).collect(), index.snapshots().map(snapshot).collect())
         };
         // Allocation before free space: what is allocated in between is counted twice, never zero times.
-        let mut holdings = Vec::with_capacity(volumes.len());
-        for (id, provisioning, size, shares) in volumes {
-            holdings.push(Holding { provisioning, size, allocated: self.allocated(&id)?, shares });
+        let mut allocated = BTreeMap::new();
+        let ids = volumes.iter().map(|(id, ..)| id).chain(snapshots.iter().map(|(id, ..)| id));
+        for id in ids {
+            allocated.insert(id.clone(), self.allocated(id)?);
         }
-        let (mut of_snapshots, mut copying) = (0u64, 0u64);
-        for (id, copied_from) in snapshots {
-            let allocated = self.allocated(&id)?;
-            of_snapshots = of_snapshots.saturating_add(allocated);
-            if let Some(source) = copied_from {
-                copying = copying.saturating_add(self.allocated(&source)?.saturating_sub(allocated));
+        let allocated = |id: &String| allocated.get(id).copied().unwrap_or(0);
+        let (mut of_snapshots, mut copying, mut of_deleted_copies) = (0u64, 0u64, 0u64);
+        let mut largest_of = BTreeMap::<&String, u64>::new();
+        for (id, source, state, is_left_by_copy) in &snapshots {
+            let bytes = allocated(id);
+            of_snapshots = of_snapshots.saturating_add(bytes);
+            let largest = largest_of.entry(source).or_default();
+            *largest = bytes.max(*largest);
+            if self.reflink && *is_left_by_copy {
+                of_deleted_copies = of_deleted_copies.saturating_add(bytes);
+            }
+            if !self.reflink && matches!(state, Phase::Creating | Phase::Copying { .. }) {
+                copying = copying.saturating_add(allocated(source).saturating_sub(bytes));
             }
         }
+        let holding = |(id, provisioning, size, is_copy): &(String, Provisioning, u64, bool)| {
+            let (bytes, largest) = (allocated(id), largest_of.get(id).copied());
+            let shared = if self.reflink { shared(*size, bytes, *is_copy, largest) } else { 0 };
+            Holding { provisioning: *provisioning, size: *size, allocated: bytes, shared }
+        };
+        let volumes = volumes.iter().map(holding).collect();
         let beneath = self
             .kernel()
             .file_beneath(&self.store.root)
@@ -111,21 +128,13 @@ impl PoolCore {
             unallocated: file.stat.size.saturating_sub(file.stat.allocated),
             usage: file.usage,
         });
-        Ok(Facts { usage: self.usage()?, sparse, volumes: holdings, copying, snapshots: of_snapshots })
+        Ok(Facts {
+            usage: self.usage()?,
+            sparse,
+            volumes,
+            copying,
+            snapshots: of_snapshots,
+            snapshots_of_deleted_copies: of_deleted_copies,
+        })
     }
-}
-
-/// Volumes that may share blocks with a snapshot or another volume, on a pool with reflinks. A volume with a source
-/// counts also after the source was deleted: others may have been made from that.
-fn volumes_that_share(index: &Index) -> BTreeSet<String> {
-    let mut sharing: BTreeSet<String> = index.snapshots().map(|snapshot| snapshot.source.clone()).collect();
-    for record in index.volumes() {
-        if let Some(source) = &record.source {
-            sharing.insert(record.id.clone());
-            if let VolumeContentSource::Volume(source) = source {
-                sharing.insert(source.clone());
-            }
-        }
-    }
-    sharing
 }

@@ -118,12 +118,8 @@ impl PoolCore {
             Provisioning::Thin => Demand { thin: record.size, ..Demand::default() },
             Provisioning::Thick => Demand { thick: record.size, ..Demand::default() },
         };
-        match origin {
-            Some(origin) if !self.reflink => demand.now = self.allocated(&origin.id)?,
-            Some(CopySource { volume: Some(source), .. }) => {
-                demand = demand.and(self.demand_of_sharing(source)?);
-            }
-            Some(_) | None => {}
+        if let Some(origin) = origin.filter(|_| !self.reflink) {
+            demand.now = self.allocated(&origin.id)?;
         }
         self.admit(demand, |index| index.put_volume(record.clone())).map_err(|refusal| match refusal {
             Refusal::Exhausted(reason) => CreateError::Exhausted(reason),
@@ -261,6 +257,7 @@ impl PoolCore {
         let Some((parameters, access)) = possible.filter(|_| !elsewhere) else {
             return Ok(AvailableCapacity { available: 0, maximum_volume: Some(0), minimum_volume: None });
         };
+        self.check_identity()?;
         let account = self.account()?;
         let available = match parameters.provisioning {
             Provisioning::Thin => account.thin,

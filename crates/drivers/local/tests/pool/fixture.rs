@@ -174,6 +174,7 @@ pub(crate) fn refusing(
 }
 
 pub(crate) const EIO: i32 = 5;
+pub(crate) const EINVAL: i32 = 22;
 pub(crate) const ENOSPC: i32 = 28;
 
 /// A kernel with slow copies.

@@ -188,6 +188,8 @@ fn nothing_is_created_or_deleted_in_another_pool() {
     );
     assert!(f.delete_snapshot(&snapshot).is_err() && f.delete_group(&group).is_err());
     assert!(f.create(&wanted("w", 16 * MIB)).is_err());
+    let query = wharf_driver::backend::CapacityQuery::default();
+    assert!(f.capacity(&query).is_err(), "the free space of the other pool");
     drop(over);
     assert_eq!((f.delete_snapshot(&snapshot), f.delete_group(&group)), (Ok(()), Ok(())));
     f.delete(&id).unwrap();

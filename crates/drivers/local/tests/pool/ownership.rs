@@ -190,6 +190,10 @@ fn reader_gets_a_read_only_device_of_its_own() {
     assert_eq!(bytes, [7; 4096]);
     assert_eq!(f.attach_reader(&id).unwrap(), both);
     assert_eq!(f.find(&id).unwrap(), Some(both));
+    let about_it = |finding: &wharf_driver_local::Finding| finding.object == id;
+    assert!(!f.check().iter().any(about_it), "{:?}", f.check());
+    let listed = f.contents().unwrap().volumes.remove(0);
+    assert_eq!(listed.device.as_ref(), Some(&device));
     assert_eq!(holders(&f, &id).len(), 2);
     f.expand(&id, wharf_driver::backend::SizeRange { required: 32 * MIB, limit: None }).unwrap();
     f.refresh(&id).unwrap();

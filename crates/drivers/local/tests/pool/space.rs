@@ -251,7 +251,50 @@ fn expansion_in_flight_counts() {
     ));
 }
 
-on_reflink!(snapshot_reserves_what_its_source_may_rewrite);
+on_reflink!(snapshot_reserves_what_its_source_may_rewrite, every_owner_of_shared_blocks_can_be_rewritten,);
+
+/// The first volume shares its blocks with a snapshot of a restored volume, after the snapshot between them was deleted.
+fn every_owner_of_shared_blocks_can_be_rewritten(fs: FsType) {
+    let f = Fixture::with(fs, GIB, |_| ());
+    let size = 128 * MIB;
+    let first = f.raw_volume("first", size).id;
+    f.write(&first, 0, &vec![1; size as usize]);
+    let snapshot = f.take_snapshot("s1", &first);
+    let restored = copy_of("restored", size, &snapshot.id).capabilities(vec![block()]);
+    let restored = f.create(&restored).unwrap().id;
+    f.delete_snapshot(&snapshot.id).unwrap();
+    f.wait_for_purge();
+    f.take_snapshot("s2", &restored);
+    let rest = f.capacity(&CapacityQuery::default()).unwrap().available / MIB * MIB;
+    let other = f.create(&thick("other", rest)).unwrap().id;
+    for id in [&first, &restored] {
+        f.write(id, 0, &vec![2; size as usize]);
+    }
+    f.write(&other, 0, &vec![3; rest as usize]);
+    let usage = Linux::new().usage(f.disk.path()).unwrap();
+    assert!(usage.available_bytes > 0, "{usage:?}");
+}
+
+/// A file system that cannot exchange files, such as ZFS before 2.2, also one whose records an earlier start has reserved.
+#[test]
+fn records_are_saved_without_exchange() {
+    let mut f = Fixture::with(FsType::Ext4, GIB, |config| config.attach = true);
+    let reserved = f.raw_volume("reserved", 16 * MIB).id;
+    f.reopen_with(refusing(|effect| (effect == "exchange").then_some(EINVAL)));
+    let plain = f.raw_volume("plain", 16 * MIB).id;
+    for id in [&reserved, &plain] {
+        f.publish(id, "n1", false).unwrap();
+        f.unpublish(id, Some("n1")).unwrap();
+        f.expand(id, SizeRange { required: 32 * MIB, limit: None }).unwrap();
+        assert!(!f.record(id).with_file_name("record.spare").exists());
+    }
+    f.reopen();
+    for id in [&reserved, &plain] {
+        assert_eq!(f.get(id).unwrap().unwrap().capacity, 32 * MIB);
+        f.delete(id).unwrap();
+    }
+    f.assert_empty();
+}
 
 /// After a snapshot, each write to a block of the volume takes a new one.
 fn snapshot_reserves_what_its_source_may_rewrite(fs: FsType) {
