@@ -18,6 +18,7 @@ use wharf_model::patch::Patch;
 use wharf_model::{ApiResource, Key, Kind, View};
 
 use crate::error::{Status, Subject};
+use crate::lease::Freshness;
 use crate::limit::Limit;
 use crate::store::{Absorb, Filter};
 use crate::transport::{Call, Transport};
@@ -115,6 +116,8 @@ pub struct Cluster {
     inner: Arc<Inner>,
     /// The least that stores hold of an object.
     min_view: View,
+    /// Of the role's lease: its stores are listed again when the lease is acquired.
+    freshness: Option<Arc<Freshness>>,
 }
 
 struct Inner {
@@ -181,7 +184,8 @@ impl Cluster {
             _stop_with_me: stop.clone().drop_guard(),
             stop,
         };
-        Self { inner: Arc::new(Inner { transport, watches: Arc::new(watches) }), min_view: View::Full }
+        let inner = Arc::new(Inner { transport, watches: Arc::new(watches) });
+        Self { inner, min_view: View::Full, freshness: None }
     }
 
     /// For a process that does not need full views of Pods and Nodes: its stores hold slim views where the caller asks
@@ -203,7 +207,8 @@ impl Cluster {
     #[must_use]
     pub fn fenced(&self, leadership: Option<&Leadership>) -> Self {
         let Some(leadership) = leadership else { return self.clone() };
-        self.with_transport(self.inner.transport.fenced(leadership.fence().clone()))
+        let fenced = self.with_transport(self.inner.transport.fenced(leadership.fence().clone()));
+        Self { freshness: Some(Arc::clone(leadership.freshness())), ..fenced }
     }
 
     /// With a limit of its own instead of the shared one, for writes that may wait and must not be many. Reads, watches
@@ -216,7 +221,8 @@ impl Cluster {
     /// With the watches and stores of this cluster.
     fn with_transport(&self, transport: Transport) -> Self {
         let watches = Arc::clone(&self.inner.watches);
-        Self { inner: Arc::new(Inner { transport, watches }), min_view: self.min_view }
+        let inner = Arc::new(Inner { transport, watches });
+        Self { inner, min_view: self.min_view, freshness: self.freshness.clone() }
     }
 
     /// The client's metrics.
@@ -239,13 +245,22 @@ impl Cluster {
         let options = WatchOptions { view: options.view.max(self.min_view), ..options };
         let watches = &self.inner.watches;
         let mut stores = watches.stores.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(store) = find_store(&stores, &options) {
+        let found = find_store(&stores, &options);
+        let is_new = found.is_none();
+        let store = found.unwrap_or_else(|| Store::<K>::new(options.clone()));
+        if let Some(freshness) = &self.freshness {
+            freshness.add(Arc::new(store.clone()));
+        }
+        if !is_new {
             return store;
         }
-        let store = Store::<K>::new(options.clone());
+        let freshness = self.freshness.clone();
         let (transport, watch_options, watched, stop) =
             (watches.transport.clone(), options.clone(), store.clone(), watches.stop.clone());
         tokio::spawn(async move {
+            if let Some(freshness) = freshness {
+                freshness.wait_attempted().await;
+            }
             // After a panic it lists all objects again.
             let run = || watch::run(transport.clone(), watch_options.clone(), watched.clone(), stop.clone());
             restart("watch", K::API.plural, None, run).await;

@@ -25,8 +25,10 @@ use decide::{ObservedLease, Step, decide};
 
 mod decide;
 mod fence;
+mod fresh;
 
 pub use fence::Fence;
+pub(crate) use fresh::{Freshness, Relist};
 
 const API: ApiResource = wharf_model::Lease::API;
 
@@ -111,6 +113,7 @@ pub struct Leadership {
     handover: Duration,
     /// When the lease was last seen with this process as its holder; `None` if it was last seen without.
     renewed: watch::Receiver<Option<Instant>>,
+    freshness: Arc<Freshness>,
     shared: Arc<Shared>,
 }
 
@@ -152,7 +155,7 @@ impl Leadership {
         let (standing, standings) = watch::channel(Standing::Compete);
         let (name, lease_duration) = (options.name.as_str().into(), options.lease_duration);
         let handover = lease_duration.saturating_sub(options.renew_deadline);
-        let stop = CancellationToken::new();
+        let (stop, freshness) = (CancellationToken::new(), Arc::<Freshness>::default());
         // The watch on this lease allows taking over as soon as it is released.
         let store = cluster.store::<Lease>(WatchOptions {
             namespace: Some(options.namespace.clone()),
@@ -166,18 +169,23 @@ impl Leadership {
             identity: unique_identity(&options.process),
             options,
             until: sender,
+            freshness: Arc::clone(&freshness),
             renewed: renewed_sender,
             raw: None,
             observed: None,
         };
         let task = tokio::spawn(candidate.run(store, standings, stop.clone()));
         let shared = Arc::new(Shared { standing, stop, task: Mutex::new(Some(task)) });
-        Self { fence: Fence::new(until), name, lease_duration, handover, renewed, shared }
+        Self { fence: Fence::new(until), name, lease_duration, handover, renewed, freshness, shared }
     }
 
     /// Whether this process holds the lease, so that a step may start now.
     pub fn is_leader(&self) -> bool {
         self.fence.is_open()
+    }
+
+    pub(crate) fn freshness(&self) -> &Arc<Freshness> {
+        &self.freshness
     }
 
     /// Ends effects when the lease is lost.
@@ -247,6 +255,7 @@ struct Candidate {
     identity: String,
     options: LeaseOptions,
     until: watch::Sender<Option<Instant>>,
+    freshness: Arc<Freshness>,
     renewed: watch::Sender<Option<Instant>>,
     /// The whole lease as last read or written: fields that others set are preserved.
     raw: Option<Value>,
@@ -283,6 +292,7 @@ impl Candidate {
                 }
             };
             let Some(renewed) = stop.run_until_cancelled(attempt).await else { break };
+            self.freshness.attempted();
             let Some(renewed) = renewed else {
                 // The server may have accepted the last request.
                 self.raw = None;
@@ -429,6 +439,9 @@ impl Candidate {
         let bytes = self.send(call).await?;
         self.observe(&bytes)?;
         self.renewed.send_replace(Some(started));
+        if !self.holding() {
+            self.freshness.begin_term();
+        }
         self.until.send_replace(Some(started + self.options.renew_deadline));
         Ok(())
     }

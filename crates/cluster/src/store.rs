@@ -5,10 +5,14 @@
 //! An interrupted watch leaves the last known state in place. A store is updated as long as the
 //! [`Cluster`](crate::Cluster) that it was created from exists.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
 use wharf_model::{Key, Kind, View};
 
 use changes::SubscriberQueue;
@@ -16,12 +20,18 @@ pub use changes::{StoreEvent, Subscription};
 pub(crate) use filter::Filter;
 pub(crate) use table::Table;
 
+use crate::lease::Relist;
 use crate::{WatchOptions, selector};
 
 mod changes;
 mod filter;
 mod named;
 mod table;
+
+/// How long a new leader waits for the next page of a list, and for all of them.
+const MAX_STANDSTILL: Duration = Duration::from_secs(10);
+const MAX_LIST_TIME: Duration = Duration::from_secs(60);
+const LIST_POLL: Duration = Duration::from_millis(20);
 
 /// An index with a fixed definition, which components share; see [`indexes`](crate::indexes).
 pub struct Index<K> {
@@ -76,6 +86,8 @@ struct Shared<K> {
     inner: Mutex<Inner<K>>,
     /// Wakes tasks that wait for another state, in the order in which they started to wait.
     state_changed: Notify,
+    /// Wakes the watch, which lists all objects again.
+    list_wanted: Notify,
     options: WatchOptions,
 }
 
@@ -84,6 +96,7 @@ struct Inner<K> {
     subscribers: Vec<Weak<SubscriberQueue<K>>>,
     revision: u64,
     reach: SyncState,
+    list_wanted: bool,
 }
 
 impl<K> Drop for Shared<K> {
@@ -98,8 +111,10 @@ impl<K> Drop for Shared<K> {
 impl<K: Kind> Store<K> {
     pub(crate) fn new(options: WatchOptions) -> Self {
         let table = Table::new(options.view);
-        let inner = Inner { table, subscribers: Vec::new(), revision: 0, reach: SyncState::Listing };
-        let shared = Shared { inner: Mutex::new(inner), state_changed: Notify::new(), options };
+        let reach = SyncState::Listing;
+        let inner = Inner { table, subscribers: Vec::new(), revision: 0, reach, list_wanted: false };
+        let (inner, state_changed, list_wanted) = (Mutex::new(inner), Notify::new(), Notify::new());
+        let shared = Shared { inner, state_changed, list_wanted, options };
         Self { shared: Arc::new(shared), filter: None }
     }
 
@@ -242,6 +257,49 @@ impl<K: Kind> Store<K> {
         }
     }
 
+    /// Waits until the objects have to be listed again, once for each such request.
+    pub(crate) async fn wait_list_wanted(&self) {
+        loop {
+            let wanted = self.shared.list_wanted.notified();
+            if std::mem::take(&mut self.lock().list_wanted) {
+                return;
+            }
+            wanted.await;
+        }
+    }
+
+    /// Lists all objects again, if no list after the first `begun` ones has begun, and waits until one is complete. Gives up
+    /// if the pages stop, or after a minute.
+    async fn list_again(self, begun: u64) {
+        let started = Instant::now();
+        let (mut last_page, mut wanted) = ((0, started), false);
+        loop {
+            {
+                let mut inner = self.lock();
+                let (lists, complete, pages) = inner.table.list_progress();
+                if complete > begun || matches!(inner.reach, SyncState::NotServed | SyncState::Forbidden) {
+                    return;
+                }
+                if pages != last_page.0 {
+                    last_page = (pages, Instant::now());
+                }
+                if lists <= begun && !std::mem::replace(&mut wanted, true) {
+                    inner.list_wanted = true;
+                    drop(inner);
+                    self.shared.list_wanted.notify_waiters();
+                }
+            }
+            if last_page.1.elapsed() >= MAX_STANDSTILL || started.elapsed() >= MAX_LIST_TIME {
+                tracing::warn!(
+                    kind = K::API.kind,
+                    "objects were not listed after the lease was acquired; acting on the cache"
+                );
+                return;
+            }
+            sleep(LIST_POLL).await;
+        }
+    }
+
     /// Changes the table and notifies subscribers, all in the same order.
     pub(crate) fn update<R: IntoIterator<Item = Change<K>>>(&self, change: impl FnOnce(&mut Table<K>) -> R) {
         let mut inner = self.lock();
@@ -253,6 +311,20 @@ impl<K: Kind> Store<K> {
                 subscriber.push(Change { key: key.clone(), old: old.clone(), new: new.clone() });
             }
         }
+    }
+}
+
+impl<K: Kind> Relist for Store<K> {
+    fn id(&self) -> usize {
+        Arc::as_ptr(&self.shared) as usize
+    }
+
+    fn lists_begun(&self) -> u64 {
+        self.lock().table.list_progress().0
+    }
+
+    fn list_after(&self, begun: u64) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(self.clone().list_again(begun))
     }
 }
 

@@ -65,24 +65,39 @@ async fn watch<K: Kind>(transport: Transport, options: WatchOptions, store: Stor
     let mut report = Reporter::new(transport.metrics().clone(), K::API.kind, K::API.plural);
     let mut state = State::start();
     loop {
-        pause(&state).await;
-        state = match &state {
-            State::Watching { version, .. } => {
-                let version = version.clone();
-                stream(&transport, &options, &store, &mut report, state, version).await
-            }
-            State::Listing { next, unpaged, .. } => {
-                let call = page_call::<K>(&options, next.clone(), *unpaged);
-                if next.is_none() {
-                    begin_list(&store, &report);
-                }
-                list(&transport, call, &store, &mut report, state).await
-            }
-            State::Missing { .. } => {
-                begin_list(&store, &report);
-                list(&transport, page_call::<K>(&options, None, false), &store, &mut report, state).await
-            }
+        state = tokio::select! {
+            biased;
+            // A request or a backoff that began before is not waited for.
+            () = store.wait_list_wanted() => State::start(),
+            next = advance(&transport, &options, &store, &mut report, state) => next,
         };
+    }
+}
+
+async fn advance<K: Kind>(
+    transport: &Transport,
+    options: &WatchOptions,
+    store: &Store<K>,
+    report: &mut Reporter,
+    state: State,
+) -> State {
+    pause(&state).await;
+    match &state {
+        State::Watching { version, .. } => {
+            let version = version.clone();
+            stream(transport, options, store, report, state, version).await
+        }
+        State::Listing { next, unpaged, .. } => {
+            let call = page_call::<K>(options, next.clone(), *unpaged);
+            if next.is_none() {
+                begin_list(store, report);
+            }
+            list(transport, call, store, report, state).await
+        }
+        State::Missing { .. } => {
+            begin_list(store, report);
+            list(transport, page_call::<K>(options, None, false), store, report, state).await
+        }
     }
 }
 

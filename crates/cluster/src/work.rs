@@ -92,17 +92,28 @@ impl Gate {
 
     /// Whether a step may start now. Checked before each step.
     pub fn is_open(&self) -> bool {
-        let leading = self.leadership.as_ref().is_none_or(Leadership::is_leader);
+        let acts = |leadership: &Leadership| leadership.is_leader() && leadership.freshness().is_fresh();
+        let leading = self.leadership.as_ref().is_none_or(acts);
         !self.stop.is_cancelled() && leading && self.settling_until().is_none()
     }
 
-    /// Waits until the lease is held, so that steps may start.
+    /// Waits until the lease is held and the role's stores are as new, so that steps may start.
     pub async fn wait_open(&self) {
         let Some(leadership) = &self.leadership else { return };
         loop {
             leadership.wait_acquired().await;
-            let Some(until) = self.settling_until() else { return };
-            sleep_until(until).await;
+            if let Some(until) = self.settling_until() {
+                sleep_until(until).await;
+                continue;
+            }
+            if leadership.is_leader() && leadership.freshness().is_fresh() {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = leadership.wait_lost() => {}
+                () = leadership.freshness().wait() => {}
+            }
         }
     }
 

@@ -45,6 +45,10 @@ pub(crate) struct Table<K> {
     watched_version: Option<String>,
     /// The number of lists started.
     lists: u64,
+    /// The last list that is complete.
+    complete_list: u64,
+    /// The number of pages received.
+    pages: u64,
     /// Keys in the current list.
     listed: BTreeSet<Key>,
     /// Objects whose newest version could not be decoded; `None` if not even the name could be read.
@@ -62,6 +66,8 @@ impl<K: Kind> Table<K> {
             tombstones: HashMap::new(),
             watched_version: None,
             lists: 0,
+            complete_list: 0,
+            pages: 0,
             listed: BTreeSet::new(),
             undecodable: BTreeSet::new(),
             listed_undecodable: BTreeSet::new(),
@@ -108,6 +114,16 @@ impl<K: Kind> Table<K> {
         self.lists += 1;
         self.listed.clear();
         self.listed_undecodable.clear();
+    }
+
+    /// The number of lists that have begun, the last of them that is complete, and the number of pages received.
+    pub(crate) fn list_progress(&self) -> (u64, u64, u64) {
+        (self.lists, self.complete_list, self.pages)
+    }
+
+    /// A page of the current list was received.
+    pub(crate) fn page_received(&mut self) {
+        self.pages += 1;
     }
 
     /// Adds an object of the current list.
@@ -172,6 +188,7 @@ impl<K: Kind> Table<K> {
         let (lists, listed) = (self.lists, std::mem::take(&mut self.listed));
         self.tombstones.retain(|key, tombstone| tombstone.list == lists && listed.contains(key));
         self.watched_version = Some(version.to_owned());
+        self.complete_list = self.lists;
         self.undecodable = std::mem::take(&mut self.listed_undecodable);
         gone.iter().filter_map(|key| self.remove(key)).collect()
     }

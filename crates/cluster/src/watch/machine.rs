@@ -219,6 +219,10 @@ fn list_page<K: Kind>(
             return State::Listing { next: None, unpaged, failures: failures + 1 };
         }
     };
+    store.update(|table| {
+        table.page_received();
+        None
+    });
     for item in page.items {
         match item {
             Ok(object) => store.update(|table| table.list_item(object)),
