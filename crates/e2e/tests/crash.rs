@@ -33,15 +33,35 @@ fn crash_after_every_effect_recovers_without_reflink() {
 
 type Workload<'a> = std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
 
+/// How many workloads run at the same time, each on a pool of its own: most of their time they wait for the disk.
+const LANES: usize = 3;
+
 /// Repeats the same workload and crashes one effect later each time. Returns the effects at which it crashed.
 fn enumerate(
     pool_fs: FsType,
-    workload: impl for<'a> Fn(&'a mut Orchestrator) -> Workload<'a>,
+    workload: impl for<'a> Fn(&'a mut Orchestrator) -> Workload<'a> + Sync,
+) -> BTreeSet<String> {
+    let workload = &workload;
+    std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..LANES)
+            .map(|first| scope.spawn(move || crash_at_every_nth(pool_fs, first, LANES, workload)))
+            .collect();
+        // `join` fails with the panic of the lane, which fails the test.
+        lanes.into_iter().flat_map(|lane| lane.join().unwrap()).collect()
+    })
+}
+
+/// Crashes after the effects `first`, `first + step`, and so on.
+fn crash_at_every_nth(
+    pool_fs: FsType,
+    first: usize,
+    step: usize,
+    workload: &impl for<'a> Fn(&'a mut Orchestrator) -> Workload<'a>,
 ) -> BTreeSet<String> {
     let pool = TestPool::new(pool_fs, 4 << 30);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut died_at = BTreeSet::new();
-    for crash_after in 0.. {
+    for crash_after in (first as u64..).step_by(step) {
         let work = tempfile::tempdir().unwrap();
         let options = DriverOptions { crash_after: Some(crash_after), ..Default::default() };
         let (crashes, trace) = runtime.block_on(async {
