@@ -303,12 +303,12 @@ pub(super) fn detach(device: &Path, image: Option<FileId>) -> Result<()> {
         }
     };
     // While it is open here, it cannot get another backing file.
-    match describe(device, &file) {
-        Ok(found) if image.is_none_or(|image| image == found.backing) => {}
+    let backing = match describe(device, &file) {
+        Ok(found) if image.is_none_or(|image| image == found.backing) => found.backing,
         Ok(_) => return Ok(()),
         Err(error) if error.errno() == Some(libc::ENXIO) => return Ok(()),
         Err(error) => return Err(error),
-    }
+    };
     match sys::loop_clear(&file) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Ok(()),
@@ -317,12 +317,13 @@ pub(super) fn detach(device: &Path, image: Option<FileId>) -> Result<()> {
     }
     drop(file);
     let end = Instant::now() + DETACH_TIMEOUT;
-    while has_backing(number) {
+    while let Some(file) = open_backed(device, number, backing)? {
         if Instant::now() >= end {
             // Otherwise the kernel would detach it at a later time, perhaps when it is in use again.
-            unset_autoclear(device)?;
+            unset_autoclear(device, &file)?;
             return Err(in_use("another process has it open"));
         }
+        drop(file);
         std::thread::sleep(Duration::from_millis(5));
     }
     if no_discards {
@@ -331,18 +332,26 @@ pub(super) fn detach(device: &Path, image: Option<FileId>) -> Result<()> {
     Ok(())
 }
 
-/// Cancels the detach on last close; a device that is already detached is success.
-fn unset_autoclear(device: &Path) -> Result<()> {
-    let kept = open(device, false).and_then(|file| {
-        let mut info =
-            sys::loop_status(&file).map_err(|error| Error::call("LOOP_GET_STATUS64", device, error))?;
-        info.flags &= !sys::LO_FLAGS_AUTOCLEAR;
-        sys::loop_set_status(&file, info).map_err(|error| Error::call("LOOP_SET_STATUS64", device, error))
-    });
-    match kept {
-        Err(error) if !matches!(error.errno(), Some(libc::ENXIO | libc::ENODEV)) => Err(error),
-        _ => Ok(()),
+/// Opens the device if it still has this backing file. As soon as it is released, another process may get its number for
+/// another file.
+fn open_backed(device: &Path, number: u32, backing: FileId) -> Result<Option<File>> {
+    if !has_backing(number) {
+        return Ok(None);
     }
+    let opened = open(device, false).and_then(|file| Ok((describe(device, &file)?.backing, file)));
+    match opened {
+        Ok((found, file)) => Ok(Some(file).filter(|_| found == backing)),
+        // Detached or removed since the check.
+        Err(error) if matches!(error.errno(), Some(libc::ENXIO | libc::ENODEV | libc::ENOENT)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Cancels the detach on last close.
+fn unset_autoclear(device: &Path, file: &File) -> Result<()> {
+    let mut info = sys::loop_status(file).map_err(|error| Error::call("LOOP_GET_STATUS64", device, error))?;
+    info.flags &= !sys::LO_FLAGS_AUTOCLEAR;
+    sys::loop_set_status(file, info).map_err(|error| Error::call("LOOP_SET_STATUS64", device, error))
 }
 
 /// Whether the device is configured, without opening it.

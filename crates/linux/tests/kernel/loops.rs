@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileExt as _, symlink};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use wharf_linux::{
@@ -156,6 +157,45 @@ fn concurrent_attaches_get_distinct_devices() {
     let paths: BTreeSet<_> = devices.iter().flatten().cloned().collect();
     paths.iter().for_each(|path| bench.detach_on_drop(path));
     assert_eq!(paths.len(), names.len(), "{devices:?}");
+}
+
+/// As soon as a device is detached, another process may get its number, and keep it.
+#[test]
+fn device_is_detached_although_its_number_is_used_again() {
+    let bench = Bench::new();
+    ["mine", "theirs"].iter().for_each(|name| bench.image(name, MIB));
+    let (linux, directory) = (&bench.linux, bench.path(""));
+    let image = |name| PathBeneath::new(&directory, Path::new(name));
+    let (mine, theirs) = (image("mine"), image("theirs"));
+    let (number, done) = (AtomicU32::new(0), AtomicBool::new(false));
+    let taken = std::thread::scope(|scope| {
+        let taker = scope.spawn(|| {
+            let mut taken = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                let device = linux.loop_attach(&theirs, &labelled("theirs")).unwrap();
+                match device.number.1 == number.load(Ordering::Relaxed) {
+                    true => taken.push(device),
+                    false => linux.loop_detach(&device.path, Some(device.backing)).unwrap(),
+                }
+            }
+            taken
+        });
+        let mut result = Ok(());
+        for _ in 0..1000 {
+            let device = linux.loop_attach(&mine, &labelled("mine")).unwrap();
+            number.store(device.number.1, Ordering::Relaxed);
+            result = linux.loop_detach(&device.path, Some(device.backing));
+            if result.is_err() {
+                break;
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        result.unwrap();
+        taker.join().unwrap()
+    });
+    for device in taken {
+        linux.loop_detach(&device.path, Some(device.backing)).unwrap();
+    }
 }
 
 #[test]
