@@ -73,6 +73,9 @@ pub(crate) struct VolumeRecord {
     pub created: Timestamp,
     pub state: Phase,
     pub size: u64,
+    /// The size that was requested, if it was rounded up to `size`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested: Option<u64>,
     /// An expansion in progress; finished or undone at startup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub growing_to: Option<u64>,
@@ -102,6 +105,9 @@ pub(crate) struct SnapshotRecord {
     /// The source volume, which may have been deleted since.
     pub source: String,
     pub size: u64,
+    /// The size that was requested for the volume, if it was rounded up to `size`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested: Option<u64>,
     /// The format state of the volume at the time of the snapshot.
     pub format: FormatState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -282,6 +288,7 @@ mod tests {
             created: Timestamp::now(),
             state: Phase::Copying { done: 1, total: 2 },
             size: 4096,
+            requested: Some(1),
             growing_to: Some(8192),
             provisioning: Provisioning::Thick,
             access: vec![Access::Block, Access::Mount { fs: FsType::Xfs }],

@@ -21,8 +21,6 @@ pub(crate) enum SizeError {
         "the smallest possible size is {smallest} bytes, which exceeds the limit of {limit}: raise the limit"
     )]
     AboveLimit { smallest: u64, limit: u64 },
-    #[error("{required} bytes are less than the {source_size} bytes of the source: request at least as much")]
-    BelowSource { required: u64, source_size: u64 },
 }
 
 /// The size of a new volume: the required size, at least `minimum` (the file system's), in whole units.
@@ -35,17 +33,14 @@ pub(crate) fn of_new(range: SizeRange, minimum: u64) -> Result<u64, SizeError> {
     fit(wanted.max(minimum), range)
 }
 
-/// The size of a volume created from a source: never less than the source's, and if more, at least `grown`, the
-/// smallest size that the source's file system can grow to.
+/// The size of a volume created from a source: never less than the source's, whatever is required, and if more, at least
+/// `grown`, the smallest size that the source's file system can grow to.
 pub(crate) fn of_copy(
     range: SizeRange,
     minimum: u64,
     source_size: u64,
     grown: u64,
 ) -> Result<u64, SizeError> {
-    if range.required != 0 && range.required < source_size {
-        return Err(SizeError::BelowSource { required: range.required, source_size });
-    }
     fit(grow(range.required.max(minimum), source_size, grown), range)
 }
 
@@ -56,6 +51,11 @@ pub(crate) fn of_expansion(range: SizeRange, current: u64, grown: u64) -> Result
 
 fn grow(wanted: u64, current: u64, grown: u64) -> u64 {
     if wanted > current { wanted.max(grown) } else { current }
+}
+
+/// The size that a request names, if the volume is larger.
+pub(crate) fn rounded_up_from(range: SizeRange, size: u64) -> Option<u64> {
+    Some(range.required).filter(|required| (1..size).contains(required))
 }
 
 /// Whether an existing volume satisfies a request.
@@ -121,7 +121,13 @@ mod tests {
             (range(0, None), 0, 5 * MIB, Ok(5 * MIB)),
             (range(8 * MIB, None), 0, 5 * MIB, Ok(8 * MIB)),
             (range(0, 4 * MIB), 0, 5 * MIB, Err(AboveLimit { smallest: 5 * MIB, limit: 4 * MIB })),
-            (range(4 * MIB, None), 0, 5 * MIB, Err(BelowSource { required: 4 * MIB, source_size: 5 * MIB })),
+            (range(4 * MIB, None), 0, 5 * MIB, Ok(5 * MIB)),
+            (
+                range(4 * MIB, 5 * MIB - 1),
+                0,
+                5 * MIB,
+                Err(AboveLimit { smallest: 5 * MIB, limit: 5 * MIB - 1 }),
+            ),
             (range(0, None), 300 * MIB, 5 * MIB, Ok(300 * MIB)),
         ];
         for (range, minimum, source, expected) in cases {

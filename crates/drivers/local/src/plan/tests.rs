@@ -112,6 +112,7 @@ fn record() -> VolumeRecord {
         created: Timestamp::now(),
         state: Phase::Ready,
         size: 8192,
+        requested: None,
         growing_to: None,
         provisioning: Provisioning::Thin,
         access: vec![Access::Mount { fs: FsType::Xfs }],

@@ -26,6 +26,7 @@ impl PoolCore {
             .map_err(|error| ExpandError::OutOfRange(format!("{id}: {error}")))?;
         if wanted > record.size {
             self.refuse_copy_source(id).map_err(ExpandError::InUse)?;
+            record.requested = size::rounded_up_from(range, wanted);
             self.reserve_growth(&mut record, wanted)?;
             if let Err(fault) = self.save_volume(record.clone()) {
                 self.index().put_volume(VolumeRecord { growing_to: None, ..record });

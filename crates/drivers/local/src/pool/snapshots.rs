@@ -202,7 +202,8 @@ impl PoolCore {
         Snapshot {
             id: record.id.clone(),
             source: record.source.clone(),
-            size: record.size,
+            // A claim that requests as much as the volume's claim did can be restored: the volume is rounded up again.
+            size: record.requested.unwrap_or(record.size),
             created: record.created.into(),
             ready_to_use: record.state == Phase::Ready,
             group: record.group.clone(),
@@ -234,6 +235,7 @@ pub(super) fn new_record(
         state: Phase::Creating,
         source: volume.id.clone(),
         size: volume.size,
+        requested: volume.requested,
         format: volume.format.clone(),
         group,
         image_inode: None,

@@ -315,6 +315,7 @@ fn new_record(
         created: Timestamp::now(),
         state: Phase::Creating,
         size,
+        requested: size::rounded_up_from(wanted.size, size),
         growing_to: None,
         provisioning: parameters.provisioning,
         format: format_of(origin, &access)?,

@@ -4,7 +4,9 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use wharf_driver::backend::{BackendError, BlockRange, CreateError, FormatState, SnapshotError};
+use wharf_driver::backend::{
+    BackendError, BlockRange, CreateError, FormatState, NewVolume, SizeRange, SnapshotError,
+};
 use wharf_linux::FsType;
 
 use crate::fixture::*;
@@ -12,6 +14,7 @@ use crate::fixture::*;
 on_each!(
     snapshot_preserves_data_and_outlives_its_volume,
     restore_and_clone_check_size_and_format,
+    copy_with_the_request_of_its_source_is_created,
     snapshot_is_idempotent_by_name_and_source
 );
 on_reflink!(
@@ -69,14 +72,34 @@ fn restore_and_clone_check_size_and_format(fs: FsType) {
     let raw = f.create(&copy_of("raw", 0, &id)).unwrap();
     assert_eq!(f.format(&raw.id), Ok(FormatState::Raw));
 
-    let smaller = f.create(&copy_of("smaller", 32 * MIB, &snap.id)).unwrap_err();
-    assert!(matches!(smaller, CreateError::OutOfRange(_)), "{smaller}");
+    let smaller = f.create(&copy_of("smaller", 32 * MIB, &snap.id)).unwrap();
+    assert_eq!(smaller.capacity, 64 * MIB, "a copy is at least as large as its source");
+    let limit = SizeRange { required: 32 * MIB, limit: Some(63 * MIB) };
+    let limited = f.create(&copy_of("limited", 0, &snap.id).size(limit)).unwrap_err();
+    assert!(matches!(limited, CreateError::OutOfRange(_)), "{limited}");
     let other_fs = copy_of("xfs", 0, &snap.id).capabilities(vec![mount("xfs")]);
     assert!(matches!(f.create(&other_fs), Err(CreateError::Invalid(_))));
     for missing in ["snap-00000000000000000000000000000000", "vol-00000000000000000000000000000000", "../x"] {
         assert!(matches!(f.create(&copy_of("m", 0, missing)), Err(CreateError::NotFound(_))));
     }
     assert!(matches!(f.create(&copy_of("larger", 0, &id)), Err(CreateError::Exists(_))));
+}
+
+/// U-13: xfs rounds a small volume up. A claim with the request of the source's claim can be restored and cloned.
+fn copy_with_the_request_of_its_source_is_created(fs: FsType) {
+    let f = Fixture::new(fs);
+    let xfs = |new: NewVolume| new.capabilities(vec![mount("xfs")]);
+    let source = f.create(&xfs(wanted("source", 16 * MIB))).unwrap();
+    assert_eq!(source.capacity, 300 * MIB);
+    let snap = f.take_snapshot("s", &source.id);
+    // The provisioner refuses claims below this size.
+    assert_eq!(snap.size, 16 * MIB);
+    for (name, origin) in [("restored", &snap.id), ("cloned", &source.id)] {
+        let copy = f.create(&xfs(copy_of(name, 16 * MIB, origin))).unwrap();
+        assert_eq!(copy.capacity, source.capacity, "{name}");
+    }
+    f.expand(&source.id, SizeRange { required: 400 * MIB, limit: None }).unwrap();
+    assert_eq!(f.take_snapshot("larger", &source.id).size, 400 * MIB);
 }
 
 fn snapshot_is_idempotent_by_name_and_source(fs: FsType) {
