@@ -8,7 +8,8 @@
 //!   ([`Doubt`](crate::doubt::Doubt)), what may exist is recorded as a suspect, and the deletion goes on.
 //! - A snapshot that is not ready yet is polled with its own interval, from 1 s to `--retry-interval-max`.
 //! - In a cluster without the snapshot CRDs the role waits and starts when they appear.
-//! - With one sidecar per node, it handles only the contents labelled with its own node.
+//! - With one sidecar per node, it handles the contents labelled with its own node, and labels those without a label
+//!   that are its own ([`ownership`]).
 //!
 //! Start reading at [`view`], then [`decide`] for the rules. [`wake`] decides which changes enqueue a content.
 
@@ -107,12 +108,10 @@ pub(crate) async fn run(context: Context, settings: Settings) {
         return;
     }
     let gate = context.gate.clone();
-    let label_selector = context.node.as_ref().map(|node| format!("{MANAGED_BY}={}", node.name));
-    let options = WatchOptions { label_selector, ..WatchOptions::default() };
-    let contents = context.cluster.store::<VolumeSnapshotContent>(options);
+    let contents = Contents::new(&context);
     tokio::select! {
         biased;
-        () = wait_until_served(&contents) => {}
+        () = wait_until_served(&contents.owned) => {}
         () = gate.wait_stopped() => return,
     }
     let snapshotter = Arc::new(Snapshotter::new(context, settings, contents));
@@ -146,20 +145,66 @@ struct Snapshotter {
     settings: Settings,
     rules: Rules,
     backoff: Backoff,
-    contents: Store<VolumeSnapshotContent>,
+    contents: Contents,
     classes: Store<VolumeSnapshotClass>,
     /// `None`: the driver does not support group snapshots.
     groups: Option<Groups>,
+    /// Only with one sidecar per node: tells on which node a volume is.
+    volumes: Option<Store<PersistentVolume>>,
     queue: Queue<ContentKey>,
     states: ContentStates,
+}
+
+/// The contents of single snapshots.
+struct Contents {
+    /// All contents; with one sidecar per node, those labelled with this node.
+    owned: Store<VolumeSnapshotContent>,
+    /// Only with one sidecar per node: those without a label. Contents of other nodes are not watched.
+    unlabelled: Option<Store<VolumeSnapshotContent>>,
+}
+
+impl Contents {
+    fn new(context: &Context) -> Self {
+        let store = |label_selector| {
+            let options = WatchOptions { label_selector, ..WatchOptions::default() };
+            let contents = context.cluster.store::<VolumeSnapshotContent>(options);
+            contents.add_index(BY_CLASS, |content| {
+                let ready = content.status.as_ref().and_then(|status| status.ready_to_use);
+                let class = content.spec.volume_snapshot_class_name.as_ref();
+                wake::waits_for_class(&content.metadata, ContentKind::Snapshot, ready, class)
+            });
+            contents
+        };
+        match &context.node {
+            None => Self { owned: store(None), unlabelled: None },
+            Some(node) => Self {
+                owned: store(Some(format!("{MANAGED_BY}={}", node.name))),
+                unlabelled: Some(store(Some(format!("!{MANAGED_BY}")))),
+            },
+        }
+    }
+
+    fn stores(&self) -> impl Iterator<Item = &Store<VolumeSnapshotContent>> {
+        [&self.owned].into_iter().chain(&self.unlabelled)
+    }
+
+    fn get(&self, key: &Key) -> Option<Arc<VolumeSnapshotContent>> {
+        self.stores().find_map(|store| store.get(key))
+    }
+
+    fn all(&self) -> impl Iterator<Item = Arc<VolumeSnapshotContent>> {
+        self.stores().flat_map(Store::all)
+    }
+
+    fn waiting_for_class(&self, class: &str) -> impl Iterator<Item = Arc<VolumeSnapshotContent>> {
+        self.stores().flat_map(move |store| store.by_index(BY_CLASS, class))
+    }
 }
 
 /// Stores for group snapshots.
 struct Groups {
     contents: Store<VolumeGroupSnapshotContent>,
     classes: Store<VolumeGroupSnapshotClass>,
-    /// Only with one sidecar per node: tells on which node the volumes of a group are.
-    volumes: Option<Store<PersistentVolume>>,
 }
 
 impl Groups {
@@ -171,17 +216,12 @@ impl Groups {
             let class = content.spec.volume_group_snapshot_class_name.as_ref();
             wake::waits_for_class(&content.metadata, ContentKind::Group, ready, class)
         });
-        let volumes = context.node.as_ref().map(|_| {
-            let volumes = cluster.store::<PersistentVolume>(WatchOptions::default());
-            volumes.share_index(&VOLUMES_BY_HANDLE);
-            volumes
-        });
-        Self { contents, classes: cluster.store(WatchOptions::default()), volumes }
+        Self { contents, classes: cluster.store(WatchOptions::default()) }
     }
 }
 
 impl Snapshotter {
-    fn new(context: Context, settings: Settings, contents: Store<VolumeSnapshotContent>) -> Self {
+    fn new(context: Context, settings: Settings, contents: Contents) -> Self {
         let rules = Rules {
             driver: context.driver.name().to_owned(),
             capabilities: *context.driver.capabilities(),
@@ -191,10 +231,10 @@ impl Snapshotter {
             poll_interval_max: settings.worker_options.retry_max,
             node: context.node.as_ref().map(|node| node.name.clone()),
         };
-        contents.add_index(BY_CLASS, |content| {
-            let ready = content.status.as_ref().and_then(|status| status.ready_to_use);
-            let class = content.spec.volume_snapshot_class_name.as_ref();
-            wake::waits_for_class(&content.metadata, ContentKind::Snapshot, ready, class)
+        let volumes = context.node.as_ref().map(|_| {
+            let volumes = context.cluster.store::<PersistentVolume>(WatchOptions::default());
+            volumes.share_index(&VOLUMES_BY_HANDLE);
+            volumes
         });
         let groups = (settings.groups && rules.capabilities.group_snapshot).then(|| Groups::new(&context));
         // The queue's backoff is for rejected writes. Driver failures have their own backoff in the content state.
@@ -206,6 +246,7 @@ impl Snapshotter {
             contents,
             classes: context.cluster.store(WatchOptions::default()),
             groups,
+            volumes,
             queue: Queue::new(ROLE, write_backoff, context.cluster.metrics()),
             states: ContentStates::default(),
             context,
@@ -224,12 +265,13 @@ impl Snapshotter {
 
     /// Spawns the watches that enqueue contents.
     fn spawn_feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
-        self.feed(into, self.contents.clone(), |this, change: &Change<VolumeSnapshotContent>| {
-            this.content_changed(ContentKind::Snapshot, &change.key, &change.into())
-        });
+        for contents in self.contents.stores() {
+            self.feed(into, contents.clone(), |this, change: &Change<VolumeSnapshotContent>| {
+                this.content_changed(ContentKind::Snapshot, &change.key, &change.into())
+            });
+        }
         self.feed(into, self.classes.clone(), |this, change: &Change<VolumeSnapshotClass>| {
-            let waiting = this.contents.by_index(BY_CLASS, &change.key.name);
-            this.wake(waiting.into_iter().map(Object::Snapshot))
+            this.wake(this.contents.waiting_for_class(&change.key.name).map(Object::Snapshot))
         });
         let (this, interval) = (Arc::clone(self), self.settings.worker_options.resync);
         into.spawn(resync(self.queue.clone(), interval, move || this.unsettled_contents()));
@@ -247,7 +289,7 @@ impl Snapshotter {
     /// What a resync reconciles: the driver's contents that need work.
     fn unsettled_contents(&self) -> Vec<ContentKey> {
         let groups = self.groups.iter().flat_map(|groups| groups.contents.all()).map(Object::Group);
-        let objects = self.contents.all().into_iter().map(Object::Snapshot).chain(groups);
+        let objects = self.contents.all().map(Object::Snapshot).chain(groups);
         let unsettled = objects.filter(|object| object.driver() == self.rules.driver && !object.is_settled());
         unsettled.map(|object| ContentKey { kind: object.kind(), name: object.meta().name.clone() }).collect()
     }
@@ -319,10 +361,9 @@ impl Snapshotter {
 
     fn next(&self, content_key: &ContentKey, object: &Object, confirmed: bool) -> decide::Step {
         let state = self.states.get(content_key, &object.meta().uid);
-        let volumes = self.groups.as_ref().and_then(|groups| groups.volumes.as_ref());
-        let listed = volumes.is_some_and(Store::is_synced);
-        let ownership =
-            ownership::ownership(object, self.rules.node.as_deref(), listed, |handle| self.is_local(handle));
+        let listed = self.volumes.as_ref().is_some_and(Store::is_synced);
+        let (node, is_local) = (self.rules.node.as_deref(), |handle: &str| self.is_local(handle));
+        let ownership = ownership::ownership(object, node, listed, is_local, state.found);
         let view = |class: Class<'_>| {
             let (rules, state) = (&self.rules, &state);
             decide(&View { rules, object, class, ownership, state, confirmed }, now())
@@ -343,8 +384,7 @@ impl Snapshotter {
 
     /// Whether a volume is on this node; `None` if no PersistentVolume has this handle.
     fn is_local(&self, handle: &str) -> Option<bool> {
-        let volumes = self.groups.as_ref()?.volumes.as_ref()?;
-        let found = volumes.find(&VOLUMES_BY_HANDLE, &handle_key(&self.rules.driver, handle));
+        let found = self.volumes.as_ref()?.find(&VOLUMES_BY_HANDLE, &handle_key(&self.rules.driver, handle));
         let volume = found.first()?;
         Some(self.context.node.as_ref()?.owns(volume))
     }

@@ -52,6 +52,7 @@ impl StepRunner<'_> {
         match step {
             Step::Idle => StepOutcome::DONE,
             Step::Wait(pause) => StepOutcome::retry_after(pause),
+            Step::LocateSnapshot { request } => self.locate(request, pass).await,
             Step::ClaimForNode { patch } => {
                 self.write_or_retry(None, patch, pass, "failed to label content with this node").await
             }
@@ -98,6 +99,31 @@ impl StepRunner<'_> {
             self.update_state(|state| (state.exclusive, state.held) = (true, true));
         }
         self.next_after_write(written, "failed to set being-created annotation")
+    }
+
+    /// Asks the driver for a snapshot that may be on another node. That it is not found is not a failure.
+    async fn locate(&self, request: CallRequest<Call>, pass: &mut ReconcilePass) -> StepOutcome {
+        let Snapshotter { context, settings, .. } = self.snapshotter;
+        let answer = match self.secrets(&request, pass).await {
+            Ok(secrets) => {
+                let timeout = settings.worker_options.timeout;
+                let sent = request.call.send(&context.driver, timeout, &secrets.values).await;
+                sent.map(drop).map_err(|error| error.message)
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        match answer {
+            Ok(()) => self.update_state(|state| state.found = true),
+            Err(error) => {
+                tracing::debug!(
+                    snapshot_content = self.name(),
+                    error,
+                    "driver of this node does not know snapshot"
+                );
+                self.update_state(|state| state.not_found = Some(now()));
+            }
+        }
+        StepOutcome::Continue
     }
 
     async fn read_content(&self, pass: &mut ReconcilePass) -> StepOutcome {

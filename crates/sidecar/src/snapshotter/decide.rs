@@ -20,12 +20,14 @@ use wharf_model::{Key, Time};
 use super::ownership::Ownership;
 use super::patches;
 use super::request::{self, Call, CallRequest, DeleteCall, Refusal};
-use super::state::{Action, Failure};
+use super::state::{Action, Failure, remaining};
 use super::view::{Class, ContentKind, Object, Source, View};
 use crate::suspects::{Suspect, SuspectKind};
 
-/// Retry interval while classes, or the volumes of a group, are not in the cache yet.
+/// Retry interval while classes, or the volumes of a content, are not in the cache yet.
 const NOT_LISTED_RETRY: Duration = Duration::from_secs(5);
+/// Retry interval for a snapshot that the driver of this node does not know. It most likely is on another node.
+const LOCATE_RETRY: Duration = Duration::from_secs(60);
 
 /// The next step for a content.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +36,8 @@ pub(super) enum Step {
     Idle,
     /// Nothing to do for this long.
     Wait(Duration),
+    /// Ask the driver whether it knows the snapshot.
+    LocateSnapshot { request: CallRequest<Call> },
     /// Label the content with this node.
     ClaimForNode { patch: Patch },
     /// Set finalizer and being-created annotation, provided that the secret of the call exists.
@@ -72,26 +76,40 @@ pub(super) fn decide(view: &View<'_>, now: Time) -> Step {
     match &view.ownership {
         Ownership::Ours | Ownership::SpansNodes(_) => {}
         // No node has claimed it, so no driver was called for it: any node may release it.
-        Ownership::Unclaimed | Ownership::OtherNode | Ownership::Undetermined
+        Ownership::Unclaimed | Ownership::Unlocated(_) | Ownership::OtherNode | Ownership::Undetermined
             if is_unclaimed_deletion(object) =>
         {
             return remove_finalizer(object);
         }
         Ownership::Unclaimed => return claim_for_node(view),
+        Ownership::Unlocated(handle) => return locate(view, handle, now),
         Ownership::OtherNode => return Step::Idle,
         Ownership::Undetermined => return Step::Wait(NOT_LISTED_RETRY),
     }
     if object.should_delete() { delete(view, now) } else { create_or_check(view, now) }
 }
 
-/// Whether this is a group content in deletion that no node has started to work on.
+/// Whether this is a content in deletion that no node has started to work on, and of which nothing has to be deleted in
+/// a driver.
 fn is_unclaimed_deletion(object: &Object) -> bool {
     let unlabelled = !object.meta().labels.contains_key(wharf_model::snapshot::names::MANAGED_BY);
-    object.kind() == ContentKind::Group
-        && unlabelled
-        && matches!(object.source(), Source::Volumes(_))
-        && object.should_delete()
-        && object.handle().is_none()
+    let never_created = matches!(object.source(), Source::Volumes(_)) && object.handle().is_none();
+    let retained = *object.policy() == DeletionPolicy::Retain;
+    unlabelled && object.should_delete() && (never_created || retained)
+}
+
+/// Asks the driver whether it knows the snapshot. One that does not may know it later: a snapshot can be imported.
+fn locate(view: &View<'_>, handle: &str, now: Time) -> Step {
+    if let Some(pause) = view.state.not_found.and_then(|at| remaining(at, at.plus(LOCATE_RETRY), now)) {
+        return Step::Wait(pause);
+    }
+    match request::check(view, handle) {
+        // Without a call there is no answer.
+        Ok(CallRequest { call: Call::AssumeReady(_), .. }) => Step::Idle,
+        Ok(request) => Step::LocateSnapshot { request },
+        // The class or its secret may be created later.
+        Err(_) => Step::Wait(LOCATE_RETRY),
+    }
 }
 
 fn claim_for_node(view: &View<'_>) -> Step {

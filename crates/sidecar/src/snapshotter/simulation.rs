@@ -331,7 +331,8 @@ impl Simulation {
     /// returned the content.
     fn effect(&mut self, replica: usize, running: &Running, response_lost: bool) -> bool {
         match &running.step {
-            Step::Idle | Step::Wait(_) => false,
+            // The simulation has one sidecar for all nodes, which locates nothing.
+            Step::Idle | Step::Wait(_) | Step::LocateSnapshot { .. } => false,
             Step::ReadContent => {
                 let exists = self.world.read(replica, Kind::Content, &running.content);
                 if exists && !response_lost {

@@ -47,6 +47,10 @@ pub(super) struct ContentState {
     pub(super) suspected: bool,
     /// The last attempt, if it failed.
     pub(super) failure: Option<Failure>,
+    /// With one sidecar per node: the driver of this node knows the snapshot.
+    pub(super) found: bool,
+    /// When the driver of this node did not know the snapshot, or gave no answer.
+    pub(super) not_found: Option<Time>,
 }
 
 /// The polls for readiness.

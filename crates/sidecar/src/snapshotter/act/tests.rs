@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use wharf_cluster::{ApiError, WatchOptions};
+use wharf_cluster::ApiError;
 use wharf_model::snapshot::names;
 
 use super::*;
 use crate::provisioner::testing::context;
-use crate::snapshotter::Settings;
+use crate::snapshotter::{Contents, Settings};
 use crate::suspects::SuspectKind;
 
 /// A content in deletion whose snapshot may exist.
@@ -31,7 +31,7 @@ fn snapshotter(
     respond: impl Fn(&str, &str, &Value) -> (u16, Value) + Send + Sync + 'static,
 ) -> (Snapshotter, ContentKey) {
     let context = context(respond);
-    let contents = context.cluster.store(WatchOptions::default());
+    let contents = Contents::new(&context);
     let key = ContentKey { kind: ContentKind::Snapshot, name: "c".into() };
     (Snapshotter::new(context, Settings::default(), contents), key)
 }

@@ -151,6 +151,7 @@ fn step_name(step: &Step) -> &'static str {
     match step {
         Step::Idle => "idle",
         Step::Wait(_) => "wait",
+        Step::LocateSnapshot { .. } => "locate",
         Step::ClaimForNode { .. } => "claim",
         Step::MarkBeingCreated { .. } => "mark",
         Step::ReadContent => "read",

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use wharf_linux::FsType;
-use wharf_testkit::TestCluster;
+use wharf_testkit::{ChildProcess, TestCluster, upstream_program};
 
 use super::super::MINUTE;
 use super::super::local::{DRIVER, GIB, LocalCluster, READY};
@@ -35,11 +35,49 @@ fn each_node_snapshots_its_own_volumes() {
     run_step("restore with another volume mode", &restore_with_other_volume_mode);
     run_step("group snapshot under load", &group_under_load);
     run_step("group snapshot across nodes", &group_across_nodes);
-    run_step("import a retained snapshot", &import_retained);
+    run_step("import a retained snapshot", &|local| import_retained(local, true));
     run_step("deletion orders", &deletion_orders);
     no_contents(&cluster);
     local.end();
     snapshot_controller.stop();
+}
+
+/// U-12: a snapshot controller with its default flags labels no content. Each node takes, labels and deletes its own.
+#[test]
+#[ignore = "needs a cluster: make test-cluster"]
+fn nodes_take_their_snapshots_without_distributed_snapshotting() {
+    let cluster = TestCluster::start();
+    install(&cluster);
+    let local = LocalCluster::new(&cluster);
+    local.add_node("node-a", FsType::Xfs, 2 * GIB);
+    local.add_node("node-b", FsType::Xfs, 2 * GIB);
+    local.classes();
+    cluster.apply(
+        &[snapshot_class("snap", DRIVER, "Delete"), snapshot_class("kept", DRIVER, "Retain")].concat(),
+    );
+    let controllers: [(&str, fn(&TestCluster) -> ChildProcess); 2] =
+        [("upstream", upstream_controller), ("ours", |cluster| controller(cluster, &[]))];
+    for (name, start) in controllers {
+        let started = Instant::now();
+        let mut snapshot_controller = start(&cluster);
+        restore(&local);
+        import_retained(&local, false);
+        deletion_of_content_that_no_node_has(&cluster);
+        no_contents(&cluster);
+        snapshot_controller.stop();
+        println!("{name}: {:.1?}", started.elapsed());
+    }
+    local.end();
+}
+
+fn upstream_controller(cluster: &TestCluster) -> ChildProcess {
+    let kubeconfig = cluster.kubeconfig().display().to_string();
+    let log = cluster.directory().join("log/upstream-snapshot-controller.log");
+    ChildProcess::start(
+        &upstream_program("snapshot-controller"),
+        &["--kubeconfig", &kubeconfig, "-v=4"],
+        &log,
+    )
 }
 
 /// The YAML of a pod's node selector.
@@ -169,7 +207,7 @@ fn group_across_nodes(local: &LocalCluster<'_>) {
 }
 
 /// A retained snapshot outlives its objects, and can be imported as a pre-provisioned snapshot.
-fn import_retained(local: &LocalCluster<'_>) {
+fn import_retained(local: &LocalCluster<'_>, labelled: bool) {
     let cluster = local.cluster;
     cluster.apply(&[claim("data", "ext4", "64Mi", ""), pod("data", "data", "")].concat());
     cluster.wait_for("pod/data", READY, MINUTE);
@@ -181,11 +219,13 @@ fn import_retained(local: &LocalCluster<'_>) {
     cluster.kubectl(&["delete", "volumesnapshot", "kept", "--timeout=60s"]);
     assert_eq!(cluster.field(&content, ".status.snapshotHandle"), handle, "the content must be retained");
     cluster.kubectl(&["delete", &content, "--timeout=60s"]);
+    let label =
+        if labelled { format!("snapshot.storage.kubernetes.io/managed-by: {node}") } else { String::new() };
     cluster.apply(&format!(
         r#"
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshotContent
-metadata: {{name: imported, labels: {{snapshot.storage.kubernetes.io/managed-by: {node}}}}}
+metadata: {{name: imported, labels: {{{label}}}}}
 spec:
   driver: {DRIVER}
   deletionPolicy: Delete
@@ -204,6 +244,23 @@ spec: {{source: {{volumeSnapshotContentName: imported}}}}
     cluster.wait_for("pod/back", READY, MINUTE);
     delete(cluster, &["imported"]);
     local.delete(&["data", "back"], &["data", "back"]);
+}
+
+/// A content that is retained needs no driver, so any node may release it.
+fn deletion_of_content_that_no_node_has(cluster: &TestCluster) {
+    cluster.apply(&format!(
+        r#"
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshotContent
+metadata: {{name: unknown}}
+spec:
+  driver: {DRIVER}
+  deletionPolicy: Retain
+  source: {{snapshotHandle: snap-00000000000000000000000000000000}}
+  volumeSnapshotRef: {{name: unknown, namespace: default}}
+"#
+    ));
+    cluster.kubectl(&["delete", "volumesnapshotcontent", "unknown", "--timeout=60s"]);
 }
 
 /// Deletion orders in which upstream's controllers hang.
@@ -232,7 +289,7 @@ fn deletion_orders(local: &LocalCluster<'_>) {
     cluster.apply(&objects.replace("metadata: {name:", "metadata: {namespace: temporary, name:"));
     cluster.eventually("the snapshot is ready", MINUTE, |cluster| {
         let path = "jsonpath={.status.readyToUse}";
-        let ready = cluster.kubectl(&["get", "volumesnapshot/inside", "-n", "passing", "--output", path]);
+        let ready = cluster.kubectl(&["get", "volumesnapshot/data", "-n", "temporary", "--output", path]);
         (ready == "true").then_some(())
     });
     cluster.kubectl(&["delete", "namespace", "temporary", "--timeout=120s"]);

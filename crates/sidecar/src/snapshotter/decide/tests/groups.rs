@@ -70,10 +70,10 @@ fn group_content_is_created_and_deleted() {
     assert!(refusal.to_string().contains("does not support group snapshots"), "{refusal}");
 }
 
-/// sidecars.md 1.5 "Node mode": the label names the owning node of a snapshot. The node of the first volume owns a
-/// group, labels it before anything else, and refuses a group whose volumes are not all on that node.
+/// sidecars.md 1.5 "Node mode": the label names the owning node of a content. Without a label, the node of the first
+/// volume owns it, labels it before anything else, and refuses a group whose volumes are not all on that node.
 #[test]
-fn node_of_first_volume_owns_group() {
+fn node_of_first_volume_owns_content() {
     use crate::snapshotter::ownership::ownership;
 
     let labelled = |node: &str| json!({"metadata": {"labels": {names::MANAGED_BY: node}}});
@@ -85,7 +85,9 @@ fn node_of_first_volume_owns_group() {
     let of = |volumes: &[&str]| json!({"spec": {"source": {"volumeHandles": volumes}}});
     let created = json!({"status": {"volumeGroupSnapshotHandle": "hg"}});
     for (object, expected) in [
-        (content(json!({})), Ownership::OtherNode),
+        (content(json!({})), Ownership::Unclaimed),
+        (content(json!({"spec": {"source": {"volumeHandle": "far"}}})), Ownership::OtherNode),
+        (content(json!({"spec": {"source": {"volumeHandle": "strange"}}})), Ownership::Undetermined),
         (content(labelled("n")), Ownership::Ours),
         (content(labelled("m")), Ownership::OtherNode),
         (group(json!({})), Ownership::Unclaimed),
@@ -98,8 +100,8 @@ fn node_of_first_volume_owns_group() {
         (group(both(labelled("n"), of(&["v", "strange"]))), Ownership::SpansNodes("strange".into())),
         (group(both(both(labelled("n"), of(&["strange"])), created)), Ownership::Ours),
     ] {
-        assert_eq!(ownership(&object, Some("n"), true, here), expected, "{object:?}");
-        assert_eq!(ownership(&object, None, true, here), Ownership::Ours, "not one sidecar per node");
+        assert_eq!(ownership(&object, Some("n"), true, here, false), expected, "{object:?}");
+        assert_eq!(ownership(&object, None, true, here, false), Ownership::Ours, "not one sidecar per node");
     }
     // After a start, volumes are unknown until they are listed.
     for (volumes, expected) in [
@@ -108,7 +110,7 @@ fn node_of_first_volume_owns_group() {
         (["v", "w"], Ownership::Ours),
     ] {
         let object = group(both(labelled("n"), of(&volumes)));
-        assert_eq!(ownership(&object, Some("n"), false, here), expected, "{object:?}");
+        assert_eq!(ownership(&object, Some("n"), false, here, false), expected, "{object:?}");
     }
     let node = Rules { node: Some("n".into()), ..rules() };
     let parameters = BTreeMap::new();
@@ -143,4 +145,45 @@ fn node_of_first_volume_owns_group() {
         both(annotated(names::GROUP_BEING_DELETED), json!({"metadata": {"deletionTimestamp": GOING}}));
     assert_eq!(step_name(&next(&group(being_deleted.clone()), Ownership::Undetermined)), "release");
     assert_eq!(step_name(&next(&group(both(being_deleted, labelled("m"))), Ownership::OtherNode)), "idle");
+}
+
+/// U-12: a content that no snapshot controller has labelled and whose volume is unknown belongs to the node whose driver
+/// knows the snapshot.
+#[test]
+fn node_whose_driver_knows_the_snapshot_owns_unlabelled_content() {
+    use crate::snapshotter::ownership::ownership;
+
+    let node = Rules { node: Some("n".into()), ..rules() };
+    let next = |object: &Object, rules: &Rules, state: &ContentState| {
+        let ownership = ownership(object, Some("n"), true, |_| None, state.found);
+        decide(&View { rules, object, class: Class::None, ownership, state, confirmed: false }, NOW)
+    };
+    let (unasked, found) = (ContentState::default(), ContentState { found: true, ..ContentState::default() });
+    let orphan =
+        content(json!({"status": {"snapshotHandle": "h"}, "spec": {"volumeSnapshotClassName": null}}));
+    for object in [there(), orphan] {
+        let Step::LocateSnapshot { request } = next(&object, &node, &unasked) else { panic!("{object:?}") };
+        let Call::List(list) = request.call else { panic!("{:?}", request.call) };
+        assert_eq!(list.snapshot_id, "h");
+        assert_eq!(step_name(&next(&object, &node, &found)), "claim");
+        let asked_at =
+            |ago: i64| ContentState { not_found: Some(Time(NOW.0 - ago)), ..ContentState::default() };
+        assert_eq!(next(&object, &node, &asked_at(10_000)), Step::Wait(Duration::from_secs(50)));
+        assert_eq!(step_name(&next(&object, &node, &asked_at(60_000))), "locate");
+        let silent = Rules { capabilities: Capabilities::default(), ..node.clone() };
+        assert_eq!(next(&object, &silent, &unasked), Step::Idle, "a driver that cannot list says nothing");
+    }
+    // In deletion: what was never created, and what is kept, needs no driver.
+    let deleted = both(annotated(names::BEING_DELETED), json!({"metadata": {"deletionTimestamp": GOING}}));
+    let retained = json!({"spec": {"deletionPolicy": "Retain"}, "status": {"snapshotHandle": "h"}});
+    for (with, expected) in [
+        (deleted.clone(), "release"),
+        (both(deleted.clone(), retained), "release"),
+        (both(deleted.clone(), json!({"status": {"snapshotHandle": "h"}})), "locate"),
+        (both(deleted, annotated(names::BEING_CREATED)), "wait"),
+    ] {
+        let without_class = json!({"spec": {"volumeSnapshotClassName": null}});
+        let object = content(both(with, without_class));
+        assert_eq!(step_name(&next(&object, &node, &unasked)), expected, "{object:?}");
+    }
 }
