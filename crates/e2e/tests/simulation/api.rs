@@ -16,7 +16,7 @@ use http_body_util::{BodyExt as _, Full};
 use kube::client::Body;
 use serde_json::json;
 use tokio::sync::oneshot;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tower::Service;
 use wharf_apiserver::access::User;
 use wharf_apiserver::rest::{self, Api, BoxError};
@@ -124,10 +124,14 @@ impl Service<Request<Body>> for FaultyTransport {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
         let writes = method != Method::GET;
-        let (fault, delay) = (self.fault(&method, watch), self.delay());
+        let (mut fault, delay) = (self.fault(&method, watch), self.delay());
+        if sim.partitioned_until(&process_run.name).is_some() {
+            fault = RequestFault::Silence;
+        }
         // While faults are enabled, every watch is interrupted eventually.
         let cut = (watch && sim.faults_enabled()).then(|| sim.duration_up_to(Duration::from_secs(120)));
         let (reply, replied) = oneshot::channel();
+        let (watch_sim, watching) = (Arc::clone(&sim), Arc::clone(&process_run));
         tokio::spawn(async move {
             sleep(delay).await;
             let result = match fault {
@@ -155,8 +159,13 @@ impl Service<Request<Body>> for FaultyTransport {
         Box::pin(async move {
             let Ok(result) = replied.await else { return std::future::pending().await };
             let response = result?;
+            let interrupted = |body, after| {
+                let (after, stalled) = (Box::pin(sleep(after)), Box::pin(sleep(Duration::ZERO)));
+                InterruptedWatch { body, after, stalled, sim: watch_sim, process_run: watching }
+                    .boxed_unsync()
+            };
             Ok(response.map(|body| match cut {
-                Some(after) => InterruptedWatch { body, after: Box::pin(sleep(after)) }.boxed_unsync(),
+                Some(after) => interrupted(body, after),
                 None => body,
             }))
         })
@@ -182,10 +191,24 @@ fn error_status(code: u16) -> Response<rest::Body> {
     response
 }
 
-/// A watch body that fails after a time.
+/// A watch body that fails after a time, and delivers nothing while its process is partitioned.
 struct InterruptedWatch {
     body: rest::Body,
     after: Pin<Box<Sleep>>,
+    stalled: Pin<Box<Sleep>>,
+    sim: Arc<Sim>,
+    process_run: Arc<ProcessRun>,
+}
+
+impl InterruptedWatch {
+    /// Whether the process is partitioned; wakes the reader when that ends.
+    fn is_stalled(&mut self, context: &mut Context<'_>) -> bool {
+        let until: Option<Instant> = self.sim.partitioned_until(&self.process_run.name);
+        until.is_some_and(|until| {
+            self.stalled.set(sleep_until(until));
+            self.stalled.as_mut().poll(context).is_pending()
+        })
+    }
 }
 
 impl http_body::Body for InterruptedWatch {
@@ -196,6 +219,9 @@ impl http_body::Body for InterruptedWatch {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.is_stalled(context) {
+            return Poll::Pending;
+        }
         if self.after.as_mut().poll(context).is_ready() {
             return Poll::Ready(Some(Err("connection reset by peer".into())));
         }

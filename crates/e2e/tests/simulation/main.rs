@@ -1,7 +1,7 @@
 //! The whole stack in simulation: API server, controllers, scheduler, sidecar and node agents in one thread on
 //! virtual time, with a driver whose state is authoritative. One seed determines everything: what users do, which
-//! process is killed when, which API request or driver call fails, before or after its effect, and how long it
-//! takes.
+//! process is killed or separated from the API when, which API request or driver call fails, before or after its effect,
+//! how long it takes, and how the wall clock is set.
 //!
 //! Invariants at every driver call: no volume is attached for writing to two nodes, deleted while it is in use,
 //! staged where it is not attached, published where it is not staged, or detached or unstaged where it is in use.
@@ -92,13 +92,23 @@ fn for_seeds(
     failed.into_inner().unwrap()
 }
 
-#[test]
-fn thousand_seeds_hold_all_invariants() {
-    let failed = for_seeds(0..SEEDS, MAX_FAILURES, |seed| {
+fn assert_invariants(seeds: std::ops::Range<u64>) {
+    let failed = for_seeds(seeds, MAX_FAILURES, |seed| {
         let SeedResult { trace, outcome } = run(seed, None);
         outcome.map_err(|wrong| format!("{wrong}\n{}", tail(&trace)))
     });
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+}
+
+#[test]
+fn thousand_seeds_hold_all_invariants() {
+    assert_invariants(0..SEEDS);
+}
+
+#[test]
+#[ignore = "takes many minutes: make test-all"]
+fn ten_thousand_seeds_hold_all_invariants() {
+    assert_invariants(SEEDS..11 * SEEDS);
 }
 
 /// Otherwise a failed seed could not be reproduced.

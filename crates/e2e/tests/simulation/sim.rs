@@ -4,8 +4,9 @@
 //! Guarantee: all of it derives from one stream of numbers and from virtual time, so the same seed gives the same
 //! trace.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -27,6 +28,10 @@ pub(crate) struct Sim {
     started: Instant,
     /// Whether requests and calls may fail.
     faults_enabled: AtomicBool,
+    /// By how many milliseconds users have set the wall clock forward.
+    wall_clock_offset: AtomicI64,
+    /// The processes that do not reach the API, and until when.
+    partitions: Mutex<BTreeMap<String, Instant>>,
     /// The percentage of API requests that fail while faults are enabled; depends on the seed. Driver calls are
     /// rarer and fail twice as often.
     pub(crate) fault_percent: usize,
@@ -49,6 +54,8 @@ impl Sim {
             violations: Mutex::default(),
             started: Instant::now(),
             faults_enabled: AtomicBool::new(false),
+            wall_clock_offset: AtomicI64::new(0),
+            partitions: Mutex::default(),
             fault_percent: 0,
             nodes: &NODES,
             bug,
@@ -101,6 +108,24 @@ impl Sim {
         self.faults_enabled.store(faults_enabled, Ordering::Relaxed);
     }
 
+    /// Sets the wall clock forward or back.
+    pub(crate) fn set_wall_clock_by(&self, milliseconds: i64) {
+        self.note(format_args!("wall clock set by {} s", milliseconds / 1000));
+        self.wall_clock_offset.fetch_add(milliseconds, Ordering::Relaxed);
+    }
+
+    /// Separates a process from the API: its requests get no response and its watches deliver nothing.
+    pub(crate) fn partition(&self, process: &str, time: Duration) {
+        self.note(format_args!("{process} partitioned for {time:?}"));
+        lock(&self.partitions).insert(process.to_owned(), Instant::now() + time);
+    }
+
+    /// Until when a process does not reach the API.
+    pub(crate) fn partitioned_until(&self, process: &str) -> Option<Instant> {
+        let until = lock(&self.partitions).get(process).copied()?;
+        (self.faults_enabled() && Instant::now() < until).then_some(until)
+    }
+
     pub(crate) fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
@@ -136,12 +161,8 @@ impl Sim {
 pub(crate) struct SeededSystem(pub(crate) Arc<Sim>);
 
 impl SystemOverride for SeededSystem {
-    /// The wall clock is set forward and back every few minutes, by more than any wait.
     fn now(&mut self) -> Time {
-        const SET_BY: [i64; 4] = [0, 3_600_000, -3_600_000, 0];
-        let elapsed = self.0.elapsed();
-        let at = elapsed.as_secs() as usize / 240 % SET_BY.len();
-        Time(BEGIN + SET_BY[at]).plus(elapsed)
+        Time(BEGIN + self.0.wall_clock_offset.load(Ordering::Relaxed)).plus(self.0.elapsed())
     }
 
     fn monotonic(&mut self) -> Monotonic {

@@ -1,4 +1,5 @@
-//! The workload: users create and delete volumes and pods while processes are killed and requests fail. Then faults
+//! The workload: users create and delete volumes and pods while processes are killed or separated from the API, requests
+//! fail and the wall clock is set. Then faults
 //! are disabled and everything must converge. After everything is deleted, nothing must be left.
 
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub(crate) async fn run(testbed: &mut Testbed) -> Result<(), String> {
     for event in 0..EVENTS {
         random_user_action(testbed, &mut slots).await;
         maybe_kill_process(testbed, &mut stopped).await;
+        maybe_partition_process(testbed);
+        maybe_set_wall_clock(testbed);
         let pause = testbed.sim.pick(&[30, 300, 3_000, 20_000]);
         let pause = testbed.sim.duration_up_to(Duration::from_millis(pause));
         sleep(pause).await;
@@ -95,6 +98,26 @@ async fn maybe_kill_process(testbed: &mut Testbed, stopped: &mut Vec<&'static st
         testbed.processes.start(name);
     } else if !stopped.contains(&name) {
         stopped.push(name);
+    }
+}
+
+/// May separate a random process from the API for a while.
+fn maybe_partition_process(testbed: &Testbed) {
+    let sim = &testbed.sim;
+    if sim.below(4) == 0 {
+        let name = sim.pick(&testbed.processes.names());
+        sim.partition(name, sim.duration_up_to(Duration::from_secs(60)));
+    }
+}
+
+/// May set the wall clock forward or back.
+fn maybe_set_wall_clock(testbed: &Testbed) {
+    const MINUTE: i64 = 60_000;
+    const YEAR: i64 = 365 * 24 * 60 * MINUTE;
+    let sim = &testbed.sim;
+    if sim.below(4) == 0 {
+        // Not forward by a year: an old intent whose claim is gone keeps its volume, with reclaim policy Retain.
+        sim.set_wall_clock_by(sim.pick(&[-YEAR, -60 * MINUTE, -2 * MINUTE, 2 * MINUTE, 60 * MINUTE]));
     }
 }
 
