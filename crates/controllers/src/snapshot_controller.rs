@@ -29,12 +29,14 @@ use wharf_model::{
 };
 
 use crate::Context;
+use created::CreatedContents;
 use groups::{Groups, RemovedGroups};
 use metrics::{ObjectKind, Operation};
 use wake::{BY_CLAIM, BY_CLASS, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, WorkKey, queue_entry};
 use wharf_cluster::work::{StepLimit, WorkOutcome, WorkerOptions, enqueue_changes, resync, run_workers};
 
 mod act;
+mod created;
 mod decide;
 mod groups;
 mod metrics;
@@ -134,6 +136,7 @@ struct SnapshotController {
     /// Finalizer patches of claims.
     patching: FinalizerPatcher,
     locks: [Mutex<()>; CLAIM_LOCKS],
+    created: CreatedContents,
 }
 
 impl SnapshotController {
@@ -158,6 +161,7 @@ impl SnapshotController {
             patching: FinalizerPatcher::default(),
             volumes: OnceLock::new(),
             locks: std::array::from_fn(|_| Mutex::new(())),
+            created: CreatedContents::default(),
             snapshots,
             claims,
             classes,

@@ -94,6 +94,9 @@ impl SnapshotController {
         let mut steps = Steps::new(&self.context.gate, STEP_LIMIT);
         while steps.start_next() {
             let inputs = self.gather(key, &fetched);
+            if !self.undo_creation(key, inputs.snapshot.as_deref()).await? {
+                return Ok(WorkOutcome::Retry);
+            }
             let step = decide(&inputs.view(&fetched, self.settings.prevent_volume_mode_conversion));
             tracing::debug!(snapshot = %key, ?step, "decided next step");
             let Some(snapshot) = &inputs.snapshot else {
@@ -364,6 +367,8 @@ impl SnapshotController {
             return Ok(StepOutcome::Continue);
         }
         let key = snapshot.key();
+        // Before the request: its response may be lost.
+        self.created.insert(snapshot);
         match self.create_object::<VolumeSnapshotContent>(None, &write::content(snapshot, new_content)).await
         {
             Ok(_) => {

@@ -1,4 +1,4 @@
-//! Attempts in `/debug/attempts` of objects that are deleted during a reconcile, and resyncs.
+//! Objects that are deleted during a reconcile, and resyncs.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -279,5 +279,101 @@ async fn member_is_kept_if_groups_were_served_between_absences() {
         }
         assert_eq!(reconcile(&controller, "s").await, WorkOutcome::Retry);
         assert_eq!(writes.load(Ordering::Relaxed), 0, "{missing_for} s, {is_served_between}");
+    }
+}
+
+/// A controller that has created the content of snapshot `u`. The server has a snapshot `s` with this UID, if any, and a
+/// content with these fields. Returns the writes.
+fn after_creation(snapshot: Option<&'static str>, uid: &str, policy: &str) -> (SnapshotController, Writes) {
+    let writes = Writes::default();
+    let mut created = content(&json!({"volumeHandle": "h"}), "volumeSnapshotRef");
+    created["metadata"]["name"] = json!("snapcontent-u");
+    created["spec"]["volumeSnapshotRef"]["uid"] = json!(uid);
+    created["spec"]["deletionPolicy"] = json!(policy);
+    let (seen, created) = (Arc::clone(&writes), Arc::new(created));
+    let server = tower::service_fn(move |request: Request<Body>| {
+        let (seen, created) = (Arc::clone(&seen), Arc::clone(&created));
+        async move {
+            let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+            if query.contains("watch=") {
+                return std::future::pending().await;
+            }
+            let list = json!({"metadata": {"resourceVersion": "1"}, "items": []});
+            let (code, body) = match path.rsplit('/').next().unwrap_or_default() {
+                "snapcontent-u" => {
+                    if request.method() != Method::GET {
+                        seen.lock().unwrap().push(request.method().clone());
+                    }
+                    (200, (*created).clone())
+                }
+                "s" => match snapshot {
+                    Some(uid) => (200, snapshot_object(uid)),
+                    None => (
+                        404,
+                        json!({"kind": "Status", "code": 404, "reason": "NotFound", "details": {"name": "s"}}),
+                    ),
+                },
+                _ => (200, list),
+            };
+            let response = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+            Ok::<_, Infallible>(response.unwrap())
+        }
+    });
+    let controller = with_client(kube::Client::new(server, "default"));
+    controller.created.insert(&serde_json::from_value(snapshot_object("u")).unwrap());
+    (controller, writes)
+}
+
+type Writes = Arc<std::sync::Mutex<Vec<Method>>>;
+
+fn snapshot_object(uid: &str) -> Value {
+    json!({
+        "metadata": {"name": "s", "namespace": "n", "uid": uid, "resourceVersion": "1"},
+        "spec": {"source": {"persistentVolumeClaimName": "data"}},
+    })
+}
+
+/// kube-apiserver may remove a snapshot to which the finalizers were just added.
+#[tokio::test(start_paused = true)]
+async fn content_is_deleted_if_its_snapshot_vanished_during_the_creation() {
+    let deleted = &[Method::PATCH, Method::DELETE][..];
+    for (snapshot, uid, policy, expected) in [
+        (None, "u", "Delete", deleted),
+        (Some("another"), "u", "Delete", deleted),
+        (Some("u"), "u", "Delete", &[]),
+        (None, "imported", "Delete", &[]),
+        (None, "u", "Retain", &[]),
+    ] {
+        let (controller, writes) = after_creation(snapshot, uid, policy);
+        let key = Key::namespaced("n", "s");
+        let outcome = controller.reconcile(WorkKey::Snapshot(key.clone())).await;
+        assert_eq!(*writes.lock().unwrap(), expected, "{snapshot:?} {uid} {policy}");
+        let is_stale = snapshot == Some("u");
+        assert_eq!(outcome == WorkOutcome::Retry, is_stale, "{snapshot:?}");
+        writes.lock().unwrap().clear();
+        if !is_stale {
+            controller.reconcile(WorkKey::Snapshot(key)).await;
+            assert!(writes.lock().unwrap().is_empty(), "the creation is undone once");
+        }
+    }
+}
+
+/// What is ready or in deletion is never undone: a vanished snapshot that was ready may have data that somebody needs.
+#[tokio::test(start_paused = true)]
+async fn content_of_a_snapshot_that_was_ready_is_kept() {
+    for change in [
+        json!({"status": {"readyToUse": true, "boundVolumeSnapshotContentName": "snapcontent-u"}}),
+        json!({"metadata": {
+            "name": "s", "namespace": "n", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z",
+        }}),
+    ] {
+        let (controller, writes) = after_creation(None, "u", "Delete");
+        let mut snapshot = snapshot_object("u");
+        snapshot.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        let snapshot: VolumeSnapshot = serde_json::from_value(snapshot).unwrap();
+        let key = Key::namespaced("n", "s");
+        assert!(controller.undo_creation(&key, Some(&snapshot)).await.unwrap());
+        assert!(controller.undo_creation(&key, None).await.unwrap());
+        assert!(writes.lock().unwrap().is_empty(), "{snapshot:?}");
     }
 }
