@@ -185,6 +185,7 @@ mod tests {
             format: FormatState::Blank,
             image_inode: None,
             attached: None,
+            growing_offline: false,
         }
     }
 

@@ -91,6 +91,9 @@ pub(crate) struct VolumeRecord {
     pub image_inode: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached: Option<Attachment>,
+    /// The file system is being grown while it is not mounted: damage found now comes from that, and is repaired.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub growing_offline: bool,
 }
 
 /// A snapshot: `snapshots/<id>/record.json`.
@@ -297,6 +300,7 @@ mod tests {
             format: FormatState::Copied { fs: FsType::Xfs, uuid: "u".into() },
             image_inode: Some(7),
             attached: Some(Attachment { node: "n".into(), read_only: true }),
+            growing_offline: true,
         }
     }
 

@@ -275,6 +275,24 @@ impl PoolCore {
         }
         Ok(self.save_volume(VolumeRecord { format: format.clone(), ..record })?)
     }
+
+    /// Whether an offline growth of the volume's file system is recorded.
+    pub fn is_growing_offline(&self, id: &str) -> Result<bool, DeviceError> {
+        Ok(self.ready_volume(id)?.ok_or_else(|| no_volume(id))?.growing_offline)
+    }
+
+    /// Durably records that an offline growth of the volume's file system starts or has ended.
+    pub fn set_growing_offline(&self, id: &str, growing_offline: bool) -> Result<(), DeviceError> {
+        if self.ready_volume(id)?.is_none() {
+            return Err(no_volume(id));
+        }
+        let _lock = self.locks.exclusive(id)?;
+        let record = self.ready_volume(id)?.ok_or_else(|| no_volume(id))?;
+        match record.growing_offline == growing_offline {
+            true => Ok(()),
+            false => Ok(self.save_volume(VolumeRecord { growing_offline, ..record })?),
+        }
+    }
 }
 
 fn no_volume(id: &str) -> DeviceError {

@@ -324,6 +324,7 @@ fn new_record(
         source: wanted.source.clone(),
         image_inode: None,
         attached: None,
+        growing_offline: false,
     })
 }
 
