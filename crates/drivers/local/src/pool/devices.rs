@@ -220,11 +220,11 @@ impl PoolCore {
     /// The volume's device, if it is attached.
     pub fn find(&self, id: &str) -> Result<Option<Device>, DeviceError> {
         let Some(record) = self.ready_volume(id)? else { return Ok(None) };
-        Ok(to_device(&record, &self.loop_devices_of(&record)?))
+        Ok(to_device(&record, &self.loops_of(&record)?))
     }
 
     fn attached_device(&self, record: &VolumeRecord) -> Result<Device, DeviceError> {
-        to_device(record, &self.loop_devices_of(record)?)
+        to_device(record, &self.loops_of(record)?)
             .ok_or_else(|| DeviceError::NotFound(format!("volume {} is not staged on this node", record.id)))
     }
 

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use wharf_driver::backend::{AccessMode, Capability, DeviceError};
 use wharf_linux::{BlockDevices as _, FsType, Linux, LoopDevice};
@@ -98,6 +99,37 @@ fn changed_configuration_is_restored_at_publish_and_start() {
         assert_eq!(Linux::new().device_size(&device).unwrap(), 16 * MIB, "{at}");
     }
     release(&f, &id);
+    f.assert_empty();
+}
+
+/// Between listing and holding it, the device goes to another program's file.
+#[test]
+fn device_that_went_to_another_program_is_neither_held_nor_detached() {
+    let mut f = Fixture::new(FsType::Xfs);
+    let work = tempfile::tempdir().unwrap();
+    let file = work.path().join("file");
+    File::create(&file).unwrap().set_len(16 * MIB).unwrap();
+    let id = f.raw_volume("v", 16 * MIB).id;
+    let reader = Capability::block(AccessMode::SingleNodeReaderOnly);
+    let device = f.attach(&id, &mount("")).unwrap().path;
+    let (path, stolen, with) = (device.clone(), AtomicBool::new(false), file.clone());
+    f.reopen_with(observing(move |effect| {
+        if effect == "loop_hold" && !stolen.swap(true, Ordering::SeqCst) {
+            run("losetup", &["-d".as_ref(), &path]);
+            run("losetup", &[&path, &with]);
+        }
+    }));
+    let refused = f.before_publish(&id, &reader);
+    assert!(matches!(&refused, Err(DeviceError::WrongDevice(_))), "{refused:?}");
+    let theirs = configured(&device);
+    let others = Linux::new().loop_devices().unwrap();
+    let holder = others.iter().find(|other| other.backing_device == Some(theirs.number));
+    f.detach(&id).unwrap();
+    let after = Linux::new().loop_devices().unwrap().into_iter().find(|found| found.path == device);
+    let kept = after.is_some_and(|found| found.backing == theirs.backing);
+    run("losetup", &["-d".as_ref(), &device]);
+    assert_eq!((holder, kept), (None, true));
+    f.delete(&id).unwrap();
     f.assert_empty();
 }
 
