@@ -13,7 +13,7 @@ use super::copy::{self, Copies};
 use super::identity::{IdentityProblem, PoolIdFile, StartAction, start_action};
 use super::list::PoolContents;
 use super::load::{Loaded, load};
-use super::recover::thaw_interrupted;
+use super::recover::{Unseen, thaw_interrupted};
 use super::trash::{self, PurgedPath, Trash};
 use super::{Pool, PoolCore};
 use crate::Config;
@@ -123,12 +123,16 @@ impl Pool {
     /// such a freeze.
     pub fn thaw_abandoned(kernel: Arc<dyn Kernel>, pool: &Path) -> Result<bool, OpenError> {
         let store = Store { kernel, root: pool.to_owned() };
-        if store.kernel.stat(&store.at(Path::new(store::FREEZE)))?.is_none() {
+        must_be_directory(&store)?;
+        // Else it would look for a freeze in the directory below a disk that is not mounted here.
+        if store.stat(Path::new(store::POOL))?.is_none() {
+            return Err(OpenError::NoPool(pool.to_owned()));
+        }
+        if store.stat(Path::new(store::FREEZE))?.is_none() {
             return Ok(false);
         }
         let Some(_lock) = store.kernel.try_lock(&store.at(Path::new(store::LOCK)))? else { return Ok(false) };
-        thaw_interrupted(&store)?;
-        Ok(true)
+        Ok(thaw_interrupted(&store, Unseen::Keep)?)
     }
 
     /// Opens a pool for an operator while no driver runs: takes the lock and recovers, but starts no background

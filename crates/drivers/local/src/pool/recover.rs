@@ -13,7 +13,7 @@ use crate::store::{self, Store};
 impl PoolCore {
     /// Restores a consistent pool. Interrupted copies are only queued again.
     pub(super) fn recover(&self, leftovers: &[Leftover]) -> wharf_linux::Result<()> {
-        thaw_interrupted(&self.store)?;
+        thaw_interrupted(&self.store, Unseen::Drop)?;
         self.secure_published()?;
         let unfinished = |state| matches!(state, GroupState::Creating | GroupState::Deleting);
         let groups: Vec<_> = self.index().groups().filter(|group| unfinished(group.state)).cloned().collect();
@@ -76,32 +76,52 @@ impl PoolCore {
     }
 }
 
-/// Thaws what a driver left frozen when it crashed together with its freeze helper.
-pub(super) fn thaw_interrupted(store: &Store) -> wharf_linux::Result<()> {
+/// Mount points in the freeze record that are not mounted here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unseen {
+    /// For the driver, which sees all mounts that it made: they have been unmounted.
+    Drop,
+    /// For another process: they may be in the mount namespace of the driver.
+    Keep,
+}
+
+/// Thaws what a driver left frozen when it crashed together with its freeze helper. Returns whether there was something to
+/// thaw.
+pub(super) fn thaw_interrupted(store: &Store, unseen: Unseen) -> wharf_linux::Result<bool> {
     let path = Path::new(store::FREEZE);
     let record: FreezeRecord = match store.load(path, None) {
-        Ok(None) => return Ok(()),
+        Ok(None) => return Ok(false),
         Ok(Some(record)) => record,
         Err(error) => {
             tracing::error!(%error, "failed to read the freeze record: check for blocked writers");
-            return Ok(());
+            return Ok(false);
         }
     };
     let table = store.kernel.mount_table()?;
-    let mut all = true;
-    for mount_point in record.mount_points.iter().filter(|path| table.at(path).is_some()) {
+    let (mut found, mut left) = (false, Vec::new());
+    for mount_point in &record.mount_points {
+        if table.at(mount_point).is_none() {
+            left.extend((unseen == Unseen::Keep).then(|| mount_point.clone()));
+            continue;
+        }
+        found = true;
         match store.kernel.thaw(mount_point) {
             Ok(()) => {
                 tracing::warn!(mount_point = %mount_point.display(), "thawed file system after a crash")
             }
             Err(error) => {
                 tracing::error!(%error, "failed to thaw file system: run fsfreeze --unfreeze on it");
-                all = false;
+                left.push(mount_point.clone());
             }
         }
     }
-    // Keep the record while a file system is still frozen.
-    if all { store.remove_file(path) } else { Ok(()) }
+    // Keep the record of what may still be frozen.
+    match left.as_slice() {
+        [] => store.remove_file(path)?,
+        left if left.len() == record.mount_points.len() => {}
+        _ => store.save(path, &FreezeRecord { mount_points: left, ..record })?,
+    }
+    Ok(found)
 }
 
 fn source_of(fault: Fault) -> wharf_linux::Error {

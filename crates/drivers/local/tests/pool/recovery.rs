@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use wharf_driver_local::Pool;
+use wharf_driver_local::{OpenError, Pool};
 use wharf_linux::{FsType, Linux};
 
 use crate::fixture::*;
@@ -122,7 +122,8 @@ fn abandoned_freeze_is_thawed_by_another_process_but_not_that_of_a_running_drive
     let mounted = Mounted::new(&device, &work.path().join("m"));
     let thaw = || Pool::thaw_abandoned(Arc::new(Linux::new()), f.disk.path()).unwrap();
     assert!(!thaw());
-    let record = format!("{{\"version\": 1, \"mountPoints\": [\"{}\"]}}", mounted.0.display());
+    // The second one is in the mount namespace of the driver only.
+    let record = format!("{{\"version\": 1, \"mountPoints\": [\"{}\", \"/unseen\"]}}", mounted.0.display());
     fs::write(f.path("freeze.json"), record).unwrap();
     run("fsfreeze", &["--freeze".as_ref(), &mounted.0]);
     let frozen = !thaw();
@@ -130,9 +131,21 @@ fn abandoned_freeze_is_thawed_by_another_process_but_not_that_of_a_running_drive
     let abandoned = Pool::thaw_abandoned(Arc::new(Linux::new()), f.disk.path()).unwrap();
     let again = std::process::Command::new("fsfreeze").arg("--unfreeze").arg(&mounted.0).output().unwrap();
     assert!(frozen && abandoned && !again.status.success(), "{frozen} {abandoned} {again:?}");
-    assert!(!f.path("freeze.json").exists());
+    let left = fs::read_to_string(f.path("freeze.json")).unwrap();
+    assert!(left.contains("/unseen") && !left.contains(mounted.0.to_str().unwrap()), "{left}");
+    assert!(!Pool::thaw_abandoned(Arc::new(Linux::new()), f.disk.path()).unwrap(), "nothing is left to thaw");
     fs::write(mounted.0.join("file"), "writers continue").unwrap();
     drop(mounted);
     f.reopen();
+    assert!(!f.path("freeze.json").exists(), "the driver sees all of its mounts");
     f.detach(&id).unwrap();
+}
+
+#[test]
+fn freeze_is_not_looked_for_in_a_directory_that_is_not_a_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    for path in [dir.path().to_owned(), dir.path().join("missing")] {
+        let refused = Pool::thaw_abandoned(Arc::new(Linux::new()), &path);
+        assert!(matches!(refused, Err(OpenError::NoPool(_) | OpenError::Missing(_))), "{refused:?}");
+    }
 }
