@@ -165,6 +165,10 @@ fn only_the_remembered_pool_is_served() {
     assert!(fs::read_dir(&empty).unwrap().next().is_none(), "no pool was created");
     fs::write(&file, "").unwrap();
     assert!(matches!(start(&first, true), Err(OpenError::PoolIdFile { .. })));
+    let pool_id_file = Some(file.with_file_name("missing").join("pool-id"));
+    let refused = Pool::open(Arc::new(Linux::new()), Config { pool_id_file, ..Config::new("n1", &first) });
+    let refused = refused.err().unwrap().to_string();
+    assert!(refused.contains("create the directory"), "{refused}");
     // A driver that gets the option later records the identity of its pool.
     fs::remove_file(&file).unwrap();
     start(&first, false).unwrap();
