@@ -272,7 +272,11 @@ impl PoolCore {
         let action = decide(&record)?;
         let record = match record {
             Some(record) => record,
-            None => create(store)?,
+            None => {
+                // Another disk may have been mounted before the lock was taken.
+                must_be_empty(store)?;
+                create(store)?
+            }
         };
         if let Some(file) = id_file.filter(|_| action != StartAction::Serve) {
             file.write(&record.uuid)?;
@@ -314,14 +318,19 @@ impl PoolCore {
 }
 
 /// Takes the pool's lock, waiting briefly: a child that a killed driver had between fork and exec can hold the lock
-/// for a moment longer.
+/// for a moment longer. If the pool's disk is mounted in the meantime, the lock is that of the directory below: then it takes
+/// the other one.
 fn acquire_lock(store: &Store) -> Result<Box<dyn Send + Sync>, OpenError> {
     let until = Instant::now() + LOCK_TIMEOUT;
+    let identity = || Ok::<_, OpenError>(store.stat(Path::new(store::LOCK))?.map(|stat| stat.id));
     loop {
+        let before = identity()?;
         match store.kernel.try_lock(&store.at(Path::new(store::LOCK)))? {
-            Some(lock) => return Ok(lock),
+            Some(lock) if before.is_some() && identity()? == before => return Ok(lock),
+            // It was created, or it is another file now.
+            Some(_) if Instant::now() < until => {}
             None if Instant::now() < until => std::thread::sleep(LOCK_TIMEOUT / 40),
-            None => return Err(OpenError::Locked(store.root.clone())),
+            _ => return Err(OpenError::Locked(store.root.clone())),
         }
     }
 }
