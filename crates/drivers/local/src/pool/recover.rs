@@ -14,6 +14,7 @@ impl PoolCore {
     /// Restores a consistent pool. Interrupted copies are only queued again.
     pub(super) fn recover(&self, leftovers: &[Leftover]) -> wharf_linux::Result<()> {
         thaw_interrupted(&self.store, Unseen::Drop)?;
+        self.sync_records();
         self.secure_published()?;
         let unfinished = |state| matches!(state, GroupState::Creating | GroupState::Deleting);
         let groups: Vec<_> = self.index().groups().filter(|group| unfinished(group.state)).cloned().collect();
@@ -55,6 +56,18 @@ impl PoolCore {
             self.remove_leftover(leftover)?;
         }
         Ok(())
+    }
+
+    /// Before the first change of a record: an earlier driver may have been killed between an exchange of the record with its
+    /// spare and the sync of the directory. On the disk the spare is then still the record, and a power cut while the next
+    /// change overwrites it would damage the record.
+    fn sync_records(&self) {
+        let ids: Vec<_> = self.index().volumes().map(|record| record.id.clone()).collect();
+        for id in ids {
+            if let Err(error) = self.store.sync(&store::dir_of(&id)) {
+                tracing::warn!(volume_handle = id, %error, "failed to sync the directory of a record");
+            }
+        }
     }
 
     /// Reserves blocks for records that have none: those of earlier versions, or after a crash.

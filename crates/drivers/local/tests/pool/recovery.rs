@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wharf_driver_local::{OpenError, Pool};
 use wharf_linux::{FsType, Linux};
@@ -139,6 +140,25 @@ fn abandoned_freeze_is_thawed_by_another_process_but_not_that_of_a_running_drive
     f.reopen();
     assert!(!f.path("freeze.json").exists(), "the driver sees all of its mounts");
     f.detach(&id).unwrap();
+}
+
+/// An exchange of the driver before may not be on the disk yet. The next change overwrites what is the record there.
+#[test]
+fn directories_of_records_are_synced_at_start() {
+    let mut f = Fixture::new(FsType::Xfs);
+    let syncs = |f: &mut Fixture| {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        f.reopen_with(observing(move |effect| {
+            counted.fetch_add(usize::from(effect == "sync"), Ordering::SeqCst);
+        }));
+        count.load(Ordering::SeqCst)
+    };
+    let without = syncs(&mut f);
+    for name in ["a", "b", "c"] {
+        f.raw_volume(name, 16 * MIB);
+    }
+    assert_eq!(syncs(&mut f), without + 3);
 }
 
 #[test]
