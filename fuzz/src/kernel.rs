@@ -115,7 +115,7 @@ impl Filesystems for Memory {
     unsupported! {
         probe(&Path) -> Result<ProbeResult>;
         make_fs(&Path, &MakeFsRequest<'_>) -> Result<()>;
-        check_fs(&Path, FsType) -> std::result::Result<(), FsError>;
+        check_fs(&Path, FsType, FsCheck) -> std::result::Result<(), FsError>;
         grow_fs(&Path, FsType, Option<&Path>) -> Result<()>;
         set_fs_uuid(&Path, FsType, &str, &Path) -> Result<()>;
         file_beneath(&Path) -> Result<Option<FileBeneath>>;

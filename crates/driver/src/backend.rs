@@ -212,6 +212,20 @@ pub trait FormatRecords: Send + Sync {
     async fn format(&self, id: &str) -> Result<Option<FormatState>, DeviceError>;
     /// Replaces the record. The change is durable when this returns.
     async fn set_format(&self, id: &str, format: &FormatState) -> Result<(), DeviceError>;
+    /// Whether the file system of this volume was being grown offline when the last operation on it ended; see
+    /// [`Self::set_growing_offline`].
+    async fn is_growing_offline(&self, id: &str) -> Result<bool, DeviceError> {
+        let _ = id;
+        Ok(false)
+    }
+    /// Records that an offline growth of the file system of this volume starts, or that its result was checked. The change is
+    /// durable when this returns. An interrupted resize2fs can leave damage that a check repairs only if it may discard data:
+    /// the SDK allows that only with this record. Until it is cleared, the content of the volume must not be copied. By
+    /// default nothing is recorded, and such a volume is refused.
+    async fn set_growing_offline(&self, id: &str, growing: bool) -> Result<(), DeviceError> {
+        let _ = (id, growing);
+        Ok(())
+    }
 }
 
 /// The node part of a share backend: a mount source (tmpfs, a directory, an NFS export) instead of a device.

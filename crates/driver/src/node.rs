@@ -9,6 +9,7 @@ mod blocking_kernel;
 mod error;
 mod expand;
 mod fs_size;
+mod grow;
 mod health;
 mod mounts;
 mod paths;

@@ -70,8 +70,9 @@ impl<'a> Command<'a> {
         self
     }
 
-    /// Lets the program complete when this process exits: for programs that move data of an existing file system and
-    /// have the device open exclusively, so that neither a mount nor a second such program can run at the same time.
+    /// Lets the program complete when this process exits or the deadline passes, which then only ends the wait: for programs
+    /// that move data of an existing file system and have the device open exclusively, so that neither a mount nor a second
+    /// such program can run at the same time.
     pub(crate) fn outlives_us(self) -> Self {
         Self { outlives_us: true, ..self }
     }
@@ -99,7 +100,11 @@ impl<'a> Command<'a> {
         let output = match self.wait_for(&mut child) {
             Ok(output) => output,
             Err(error) => {
-                kill_and_reap(child);
+                match self.outlives_us {
+                    // It keeps the device open, so the caller's next attempt finds the device in use until it ends.
+                    true => reap_in_background(child),
+                    false => kill_and_reap(child),
+                }
                 return Err(error);
             }
         };
@@ -167,6 +172,7 @@ impl<'a> Command<'a> {
                     program: self.program.to_owned(),
                     path: self.object.to_owned(),
                     deadline: self.deadline,
+                    killed: !self.outlives_us,
                 });
             }
             let ended = wait(pidfd.as_fd(), [stdout.fd(), stderr.fd()], remaining).map_err(failed("poll"))?;
@@ -211,6 +217,11 @@ fn kill_and_reap(mut child: Child) {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+    reap_in_background(child);
+}
+
+/// Waits for a child in a thread of its own, so that it does not stay as a zombie.
+fn reap_in_background(mut child: Child) {
     std::thread::spawn(move || child.wait());
 }
 
@@ -327,6 +338,22 @@ mod tests {
             child.wait().unwrap().code()
         };
         assert_eq!((exit_code(true), exit_code(false)), (Some(7), None));
+    }
+
+    #[test]
+    fn deadline_does_not_kill_a_program_that_must_not_be_interrupted() {
+        let dir = tempfile::tempdir().unwrap();
+        let done = dir.path().join("done");
+        let script = format!("sleep 1; echo to a closed pipe; echo done >{}", done.display());
+        let before = Instant::now();
+        let error = shell(&script, Duration::from_millis(300)).outlives_us().run().unwrap_err();
+        assert!(matches!(error, Error::TimedOut { killed: false, .. }), "{error}");
+        assert!(before.elapsed() < Duration::from_secs(1), "{error}");
+        let end = Instant::now() + Duration::from_secs(20);
+        while !done.exists() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(done.exists());
     }
 
     #[test]

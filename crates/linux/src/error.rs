@@ -28,15 +28,20 @@ pub enum Error {
         /// The error of the start.
         source: io::Error,
     },
-    /// A program did not exit in time and was killed.
-    #[error("{program} on {} did not exit within {}s and was killed", path.display(), deadline.as_secs())]
+    /// A program did not exit in time.
+    #[error(
+        "{program} on {} did not exit within {}s and {}", path.display(), deadline.as_secs(),
+        if *killed { "was killed" } else { "still runs: retry when it is done" }
+    )]
     TimedOut {
         /// Name of the program.
         program: String,
         /// The device or mount point it worked on.
         path: PathBuf,
-        /// How long the program was allowed to run.
+        /// How long the caller waited.
         deadline: Duration,
+        /// Whether the program was killed. One that moves data of a file system is not.
+        killed: bool,
     },
     /// A program exited with a failure.
     #[error("{program} on {} failed ({status}): {stderr}", path.display())]

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::{
-    Error, Extent, FileBeneath, FileId, FileStat, FsError, FsType, FsUsage, LoopDevice, LoopOptions,
+    Error, Extent, FileBeneath, FileId, FileStat, FsCheck, FsError, FsType, FsUsage, LoopDevice, LoopOptions,
     MakeFsRequest, MountRequest, MountTable, PathBeneath, PathKind, ProbeResult, Result,
 };
 
@@ -135,9 +135,10 @@ pub trait Filesystems: Send + Sync {
     fn probe(&self, device: &Path) -> Result<ProbeResult>;
     /// Creates a file system with the given UUID. The caller must have proven that no data can be overwritten.
     fn make_fs(&self, device: &Path, request: &MakeFsRequest<'_>) -> Result<()>;
-    /// Checks an unmounted file system before a mount, and makes repairs that are always safe (journal replay).
-    fn check_fs(&self, device: &Path, fs: FsType) -> std::result::Result<(), FsError>;
-    /// Grows the file system to the size of its device. `mounted_at` is its mount point, if it is mounted.
+    /// Checks an unmounted file system, and makes the repairs that `check` allows.
+    fn check_fs(&self, device: &Path, fs: FsType, check: FsCheck) -> std::result::Result<(), FsError>;
+    /// Grows the file system to the size of its device. `mounted_at` is its mount point, if it is mounted. If it is not,
+    /// the caller must have checked it with [`FsCheck::Full`] first: growing a damaged file system damages it further.
     fn grow_fs(&self, device: &Path, fs: FsType, mounted_at: Option<&Path>) -> Result<()>;
     /// Whether this process can grow a mounted file system of this type; the error is the reason why not.
     fn can_grow_online(&self, fs: FsType) -> std::result::Result<(), String>;

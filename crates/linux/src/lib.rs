@@ -66,6 +66,6 @@ pub use project_quota::{
 };
 pub use random_uuid::random_uuid;
 pub use types::{
-    Extent, FileBeneath, FileId, FileStat, FsType, FsUsage, LoopDevice, LoopOptions, MakeFsRequest,
+    Extent, FileBeneath, FileId, FileStat, FsCheck, FsType, FsUsage, LoopDevice, LoopOptions, MakeFsRequest,
     MountRequest, PathBeneath, PathKind, ProbeResult, UnknownFsType, UnreadableLoop,
 };

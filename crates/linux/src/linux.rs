@@ -4,7 +4,6 @@
 //! (with `extents`). [`Linux`] holds no state and queries the kernel each time.
 
 mod devices;
-mod ext4;
 mod extents;
 mod files;
 mod filesystems;

@@ -301,6 +301,18 @@ pub enum ProbeResult {
     },
 }
 
+/// How a file system is checked, and what the check may repair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FsCheck {
+    /// Replays the journal, and checks what the file system itself marks as damaged. Makes only repairs that are always safe.
+    BeforeMount,
+    /// Checks everything. Makes only repairs that are always safe.
+    Full,
+    /// Checks everything and repairs it, also where that discards data. Only with positive evidence that the damage is what
+    /// an interrupted program of the caller left.
+    Repair,
+}
+
 /// A request to create a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MakeFsRequest<'a> {

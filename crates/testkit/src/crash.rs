@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 use wharf_linux::{
-    BlockDevices, Error, Extent, FileBeneath, FileId, FileStat, Files, Filesystems, Frozen, FsError, FsType,
-    FsUsage, Kernel, LoopDevice, LoopOptions, MakeFsRequest, MountRequest, MountTable, Mounts, PathBeneath,
-    PathKind, ProbeResult, Result,
+    BlockDevices, Error, Extent, FileBeneath, FileId, FileStat, Files, Filesystems, Frozen, FsCheck, FsError,
+    FsType, FsUsage, Kernel, LoopDevice, LoopOptions, MakeFsRequest, MountRequest, MountTable, Mounts,
+    PathBeneath, PathKind, ProbeResult, Result,
 };
 
 /// Every kernel call that changes something. A crash test is complete only if the driver crashed at each of them.
@@ -216,8 +216,8 @@ impl Filesystems for CrashKernel {
     fn make_fs(&self, device: &Path, request: &MakeFsRequest<'_>) -> Result<()> {
         self.trigger.run_effect("make_fs", || self.inner.make_fs(device, request))
     }
-    fn check_fs(&self, device: &Path, fs: FsType) -> std::result::Result<(), FsError> {
-        self.trigger.run_effect("check_fs", || self.inner.check_fs(device, fs))
+    fn check_fs(&self, device: &Path, fs: FsType, check: FsCheck) -> std::result::Result<(), FsError> {
+        self.trigger.run_effect("check_fs", || self.inner.check_fs(device, fs, check))
     }
     fn grow_fs(&self, device: &Path, fs: FsType, mounted_at: Option<&Path>) -> Result<()> {
         self.trigger.run_effect("grow_fs", || self.inner.grow_fs(device, fs, mounted_at))

@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use wharf_driver::backend::{FormatState as Bytes, VolumeContentSource};
 use wharf_driver_local::disk::{self, Growth};
-use wharf_driver_local::{Finding, Pool, PoolContents, Provisioning, PurgedPath, Severity};
+use wharf_driver_local::{Finding, OpenError, Pool, PoolContents, Provisioning, PurgedPath, Severity};
 use wharf_linux::Linux;
 
 use crate::output::{Format, Report, Table, or_dash};
@@ -126,8 +126,11 @@ pub(crate) fn run(args: LocalArgs) -> anyhow::Result<()> {
                     break;
                 }
                 Ok(_) => {}
+                // Not a pool: if its disk is mounted later, this process may not see it. Kubelet restarts the container.
+                Err(error @ (OpenError::NoPool(_) | OpenError::Missing(_) | OpenError::NotADirectory(_))) => {
+                    return Err(error.into());
+                }
                 Err(error) if !watch => return Err(error.into()),
-                // The pool's disk may be mounted later.
                 Err(error) => tracing::warn!(%error, "failed to check for an abandoned freeze"),
             }
             std::thread::sleep(THAW_INTERVAL);

@@ -1,8 +1,9 @@
 //! The manifests in deploy/: they parse, their objects match, and they request no more permissions than needed. And the
 //! systemd unit, which must match the binary.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -168,6 +169,113 @@ fn local_daemon_set_matches_the_binary() {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("/none"), "{stderr}");
+}
+
+/// A container's path as the path on its node, as its mounts say. Kubelet creates only the directories that ask for it.
+fn on_node(root: &Path, pod: &Value, container: &Value, path: &str) -> PathBuf {
+    let mounts = container["volumeMounts"].as_array().expect("mounts");
+    let below = |mount: &Value| Path::new(path).strip_prefix(mount["mountPath"].as_str()?).ok();
+    let mount = mounts.iter().filter(|mount| below(mount).is_some());
+    let mount = mount.max_by_key(|mount| mount["mountPath"].as_str().map(str::len)).expect(path);
+    let volumes = pod["volumes"].as_array().expect("volumes");
+    let volume = &volumes.iter().find(|volume| volume["name"] == mount["name"]).expect("volume")["hostPath"];
+    let dir = root.join(volume["path"].as_str().expect("path").trim_start_matches('/'));
+    if volume["type"] == "DirectoryOrCreate" {
+        std::fs::create_dir_all(&dir).expect("failed to create a directory");
+    }
+    dir.join(below(mount).expect(path))
+}
+
+/// On a node whose kubelet has never had a CSI driver, each driver has a directory for its socket, and kubelet finds the
+/// socket where the registration says.
+#[test]
+fn sockets_are_in_directories_that_exist_on_a_new_node() {
+    for name in ["local.yaml", "digitalocean.yaml", "nfs.yaml"] {
+        let objects = objects(name);
+        let pod = &one(&objects, "DaemonSet")["spec"]["template"]["spec"];
+        let node = tempfile::tempdir().expect("failed to create a directory");
+        std::fs::create_dir_all(node.path().join("var/lib/kubelet")).expect("failed to create a directory");
+        let mut sockets = Vec::new();
+        for container in pod["containers"].as_array().expect("containers") {
+            for argument in texts(&container["args"]) {
+                let socket = match argument.split_once('=') {
+                    Some(("--endpoint", address)) => address.strip_prefix("unix://").expect(argument),
+                    Some(("--csi-address", path)) => path,
+                    Some(("--kubelet-registration-path", path)) => {
+                        sockets.push(node.path().join(path.trim_start_matches('/')));
+                        continue;
+                    }
+                    _ => continue,
+                };
+                let socket = on_node(node.path(), pod, container, socket);
+                assert!(socket.parent().expect("parent").is_dir(), "{name}: {argument}");
+                sockets.push(socket);
+            }
+            // A mount below one that propagates would stay on the node at each restart.
+            for mount in container["volumeMounts"].as_array().expect("mounts") {
+                let path = mount["mountPath"].as_str().expect("path");
+                assert!(
+                    path == "/var/lib/kubelet" || !path.starts_with("/var/lib/kubelet"),
+                    "{name}: {path}"
+                );
+            }
+        }
+        assert!(
+            sockets.len() >= 2 && sockets.windows(2).all(|pair| pair[0] == pair[1]),
+            "{name}: {sockets:?}"
+        );
+    }
+}
+
+/// Needs root and a file system for the pool.
+#[test]
+fn local_driver_starts_on_a_new_node_with_an_initialised_pool() {
+    let objects = objects("local.yaml");
+    let pod = &one(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let node = tempfile::tempdir().expect("failed to create a directory");
+    for dir in ["var/lib/kubelet", "srv/pool"] {
+        std::fs::create_dir_all(node.path().join(dir)).expect("failed to create a directory");
+    }
+    let wharf = || Command::new(env!("CARGO_BIN_EXE_wharf"));
+    let pool = node.path().join("srv/pool");
+    let done = wharf().args(["local", "init", "--pool"]).arg(&pool).output().expect("failed to start wharf");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    // The roles of the sidecar need an API server.
+    let of_sidecar = ["--with-sidecar", "--kubelet-registration-path", "--plugin-registration-path"];
+    let arguments: Vec<String> = texts(&container["args"])
+        .into_iter()
+        .filter(|argument| !of_sidecar.iter().any(|flag| argument.starts_with(flag)))
+        .map(|argument| match argument.split_once("=unix://").or_else(|| argument.split_once('=')) {
+            Some((flag, path)) if path.starts_with('/') => {
+                format!("{flag}={}", on_node(node.path(), pod, container, path).display())
+            }
+            _ => argument.replace("$(NODE_NAME)", "n1"),
+        })
+        .collect();
+    let socket = on_node(node.path(), pod, container, "/csi/csi.sock");
+    let mut driver = wharf().args(&arguments).spawn().expect("failed to start wharf");
+    let end = Instant::now() + Duration::from_secs(30);
+    while !socket.exists() && Instant::now() < end && driver.try_wait().expect("wait").is_none() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let appeared = socket.exists();
+    let _ = driver.kill();
+    let status = driver.wait();
+    assert!(appeared, "{arguments:?}: {status:?}");
+    assert!(node.path().join("var/lib/kubelet/plugins/local.csi.wharf.dev/pool-id").exists());
+}
+
+/// Disks may be mounted after the pod has started.
+#[test]
+fn mounts_of_the_pools_disk_propagate_to_all_containers() {
+    let objects = objects("local.yaml");
+    let pod = &one(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    for container in pod["containers"].as_array().expect("containers") {
+        let mounts = container["volumeMounts"].as_array().expect("mounts");
+        let pool = mounts.iter().find(|mount| mount["name"] == "pool").expect("pool");
+        assert_eq!(pool["mountPropagation"], "HostToContainer", "{}", container["name"]);
+    }
 }
 
 /// A node has neither DigitalOcean's token nor a service account token, and no rule allows reading Secrets.

@@ -1,4 +1,4 @@
-//! Stage and unstage of block volumes: attach, verify, prepare, check, mount, grow; and unmount, detach.
+//! Stage and unstage of block volumes: attach, verify, prepare, check, mount, grow (`grow.rs`); and unmount, detach.
 //!
 //! Guarantees: a repeated call, also after a crash between any two steps, ends in the same state, since each step first
 //! reads the mount table and the backend's record. Nothing is checked, formatted or detached while the device is in use. A
@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use wharf_linux::{FsType, Kernel, MountRequest, MountTable, PathKind};
+use wharf_linux::{Kernel, MountRequest, MountTable, PathKind};
 
 use super::block::{Block, FsRequest, scratch_dir};
 use super::error::NodeError;
@@ -16,14 +16,10 @@ use super::mounts::{
     DeviceNode, ExpectedMount, MountIdentity, TargetState, VolumeMode, describe, is_orphaned, mount_points,
     same_filesystem,
 };
-use super::prepare::Prepared;
 use crate::backend::{Device, DeviceError, FormatState, NodeVolume, RefreshDevice};
 
 /// The driver never creates more mounts than this at one path.
 const MAX_STACKED: usize = 8;
-
-/// Lets xfs mount a file system while another one with the same UUID is mounted.
-const NO_UUID: &str = "nouuid";
 
 impl Block {
     /// Stages the volume at its staging path; a volume that is already staged is success.
@@ -74,8 +70,7 @@ impl Block {
             return Ok(());
         }
         let prepared = self.prepare(volume, &device, &request, &scratch_dir(staging)).await?;
-        let staging = staging.to_owned();
-        self.kernel.run(move |kernel| mount(kernel, &device, prepared, &staging, &request)).await
+        self.mount(&volume.id, &device, prepared, staging, &request).await
     }
 
     /// A raw volume needs its device, and a record that its content belongs to the user from now on.
@@ -86,6 +81,10 @@ impl Block {
         let Some(records) = self.devices.format_records().filter(|_| !device.read_only) else {
             return Ok(());
         };
+        if records.is_growing_offline(&volume.id).await? {
+            // From now on damage can also come from the user's writes, so it is never repaired.
+            records.set_growing_offline(&volume.id, false).await?;
+        }
         match records.format(&volume.id).await? {
             // With either record a later stage could format what the user has written since.
             Some(FormatState::Blank | FormatState::Formatting { .. }) => {
@@ -223,56 +222,13 @@ fn staged_at(
     }
 }
 
-/// Checks the file system, mounts it, and grows it to the size of its device. It grows while it is mounted where the kernel
-/// can do that: an interruption is harmless then, because the kernel grows it in transactions. An offline resize2fs that is
-/// killed can leave a file system that needs a manual repair.
-fn mount(
-    kernel: &dyn Kernel,
-    device: &Device,
-    Prepared { fs, own_uuid }: Prepared,
-    staging: &Path,
-    request: &FsRequest,
-) -> Result<(), NodeError> {
-    if !device.read_only {
-        kernel.check_fs(&device.path, fs)?;
-    }
-    let grows = !request.read_only && can_grow(kernel, &device.path, fs)?;
-    let grows_online = grows && kernel.can_grow_online(fs).is_ok();
-    if grows && !grows_online {
-        kernel.grow_fs(&device.path, fs, None)?;
-    }
-    kernel.create_target_dir(staging)?;
-    let staging = kernel.resolve(staging)?;
-    let source = device.path.to_string_lossy();
-    let mut options = request.flags.clone();
-    if fs == FsType::Xfs && !own_uuid && !options.iter().any(|option| option == NO_UUID) {
-        options.push(NO_UUID.to_owned());
-    }
-    let mount = MountRequest {
-        source: &source,
-        target: &staging,
-        fs_type: fs.as_str(),
-        options: &options,
-        read_only: request.read_only,
-    };
-    mount_verified(kernel, device, &mount)?;
-    if !grows_online {
-        return Ok(());
-    }
-    match kernel.grow_fs(&device.path, fs, Some(&staging)) {
-        Err(error) if fs == FsType::Ext4 => {
-            tracing::warn!(%error, "failed to grow mounted file system; growing it offline");
-            kernel.unmount(&staging)?;
-            kernel.grow_fs(&device.path, fs, None)?;
-            mount_verified(kernel, device, &mount)
-        }
-        result => Ok(result?),
-    }
-}
-
 /// Mounts the device, and checks that it is what the path shows now: a success without a mount would let a pod write to the
 /// directory below.
-fn mount_verified(kernel: &dyn Kernel, device: &Device, request: &MountRequest<'_>) -> Result<(), NodeError> {
+pub(super) fn mount_verified(
+    kernel: &dyn Kernel,
+    device: &Device,
+    request: &MountRequest<'_>,
+) -> Result<(), NodeError> {
     kernel.mount(request)?;
     let table = kernel.mount_table()?;
     let node = DeviceNode::of(kernel, device)?;

@@ -1,6 +1,7 @@
 //! Expansion at the next stage and while in use.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use tonic::{Code, Status};
 use wharf_csi::v1;
@@ -43,6 +44,54 @@ async fn volume_expanded_while_unstaged_grows_at_the_next_stage() {
         // There is nothing left to grow, so this succeeds even where ext4 cannot grow while mounted.
         assert_eq!(expand(&bench, fs, bench.staging(fs), large).await.unwrap(), large);
     }
+}
+
+/// As after a power cut: damage that `e2fsck -p` does not repair, in a volume that was expanded.
+#[tokio::test]
+async fn only_a_recorded_offline_growth_permits_a_repair() {
+    let bench = Bench::new().await;
+    for (id, state, growing) in
+        [("marked", 0, false), ("marked-error", 3, false), ("clean", 1, false), ("growing", 3, true)]
+    {
+        bench.images.create(id, 64 * MIB, FormatState::Blank);
+        bench.stage(id, &mount("ext4")).await.unwrap();
+        std::fs::write(bench.staging(id).join("file"), "kept").unwrap();
+        bench.unstage(id).await.unwrap();
+        let image = bench.images.image(id);
+        for request in [
+            "set_inode_field <7> block[DIND] 4294967295",
+            &format!("set_super_value state {state}"),
+            "set_super_value error_count 0",
+        ] {
+            let done = Command::new("debugfs").args(["-w", "-R", request]).arg(&image).status().unwrap();
+            assert!(done.success());
+        }
+        bench.images.grow(id, 256 * MIB);
+        bench.images.change(id, |entry| entry.growing_offline = growing);
+        // A retry has the same result: no check of ours may create evidence.
+        for _ in 0..2 {
+            let staged = bench.stage(id, &mount("ext4")).await;
+            if growing {
+                staged.unwrap();
+                assert_eq!(std::fs::read_to_string(bench.staging(id).join("file")).unwrap(), "kept");
+            } else if state != 1 || Linux::new().can_grow_online(FsType::Ext4).is_err() {
+                let refused = staged.unwrap_err();
+                assert_eq!(refused.code(), Code::FailedPrecondition, "{id}: {refused}");
+                assert!(refused.message().contains("damaged"), "{id}: {refused}");
+            }
+            assert!(!bench.images.is_recorded_as_growing(id), "{id}");
+        }
+    }
+}
+
+/// A raw volume's content belongs to the user, so later damage can be theirs.
+#[tokio::test]
+async fn raw_use_ends_a_recorded_growth() {
+    let bench = Bench::new().await;
+    bench.images.create("v", 32 * MIB, FormatState::Blank);
+    bench.images.change("v", |entry| entry.growing_offline = true);
+    bench.stage("v", &block(Mode::SingleNodeWriter)).await.unwrap();
+    assert!(!bench.images.is_recorded_as_growing("v"));
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ pub(crate) struct Entry {
     pub(crate) size: u64,
     pub(crate) format: FormatState,
     pub(crate) read_only: bool,
+    pub(crate) growing_offline: bool,
     identity: FileId,
 }
 
@@ -61,7 +62,7 @@ impl Images {
     pub(crate) fn record(&self, id: &str, format: FormatState) {
         let stat = self.image(id).metadata().unwrap();
         let identity = FileId { device: stat.dev(), inode: stat.ino() };
-        let entry = Entry { size: stat.size(), format, read_only: false, identity };
+        let entry = Entry { size: stat.size(), format, read_only: false, growing_offline: false, identity };
         self.entries.lock().unwrap().insert(id.to_owned(), entry);
     }
 
@@ -78,6 +79,10 @@ impl Images {
 
     pub(crate) fn change(&self, id: &str, change: impl FnOnce(&mut Entry)) {
         change(self.entries.lock().unwrap().get_mut(id).unwrap());
+    }
+
+    pub(crate) fn is_recorded_as_growing(&self, id: &str) -> bool {
+        self.entries.lock().unwrap()[id].growing_offline
     }
 
     pub(crate) fn format_of(&self, id: &str) -> FormatState {
@@ -211,6 +216,15 @@ impl FormatRecords for Images {
 
     async fn set_format(&self, id: &str, format: &FormatState) -> Result<(), DeviceError> {
         self.change(id, |entry| entry.format = format.clone());
+        Ok(())
+    }
+
+    async fn is_growing_offline(&self, id: &str) -> Result<bool, DeviceError> {
+        Ok(self.entry(id)?.growing_offline)
+    }
+
+    async fn set_growing_offline(&self, id: &str, growing: bool) -> Result<(), DeviceError> {
+        self.change(id, |entry| entry.growing_offline = growing);
         Ok(())
     }
 }

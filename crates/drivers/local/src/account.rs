@@ -91,6 +91,18 @@ pub(crate) struct Facts {
     pub snapshots: u64,
     /// Those of snapshots of deleted copies: another volume may share them.
     pub snapshots_of_deleted_copies: u64,
+    /// What the images of objects with unreadable records can still take.
+    pub unreadable: u64,
+}
+
+/// The lower free space and the higher usage of two readings, before and after the images were read: blocks that were freed in
+/// between count as allocated to an image or as free, never as both.
+pub(crate) fn worst(before: &FsUsage, after: &FsUsage) -> FsUsage {
+    FsUsage {
+        available_bytes: before.available_bytes.min(after.available_bytes),
+        used_bytes: before.used_bytes.max(after.used_bytes),
+        ..*after
+    }
 }
 
 /// New promises: a volume, an expansion or snapshots.
@@ -154,7 +166,8 @@ pub(crate) fn host_reserve(usage: &FsUsage) -> u64 {
 
 impl Account {
     pub(crate) fn of(facts: &Facts, config: &Config) -> Self {
-        let Facts { usage, sparse, volumes, copying, snapshots, snapshots_of_deleted_copies } = facts;
+        let Facts { usage, sparse, volumes, copying, snapshots, snapshots_of_deleted_copies, unreadable } =
+            facts;
         // As df counts: blocks reserved for root are not usable.
         let size = usage.used_bytes.saturating_add(usage.available_bytes);
         let percent = (u128::from(usage.used_bytes) * 100).checked_div(u128::from(size));
@@ -174,7 +187,8 @@ impl Account {
         let thin =
             sum(|volume| if volume.provisioning == Provisioning::Thin { volume.outstanding() } else { 0 });
         let of_deleted_copies = u128::from(*snapshots_of_deleted_copies);
-        let outstanding = sum(Holding::outstanding) + u128::from(*copying) + of_deleted_copies;
+        let outstanding =
+            sum(Holding::outstanding) + u128::from(*copying) + of_deleted_copies + u128::from(*unreadable);
         let budget = usage.available_bytes.saturating_sub(reserved_for_records);
         let budget = budget.min(free_beneath.unwrap_or(u64::MAX));
         let mut account = Self {

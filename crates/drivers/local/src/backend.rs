@@ -226,4 +226,13 @@ impl FormatRecords for LocalBackend {
         let (id, format) = (id.to_owned(), format.clone());
         self.run(move |pool| pool.set_format(&id, &format)).await
     }
+
+    async fn is_growing_offline(&self, id: &str) -> Result<bool, DeviceError> {
+        self.pool.is_growing_offline(id)
+    }
+
+    async fn set_growing_offline(&self, id: &str, growing: bool) -> Result<(), DeviceError> {
+        let id = id.to_owned();
+        self.run(move |pool| pool.set_growing_offline(&id, growing)).await
+    }
 }

@@ -1,5 +1,5 @@
-//! A disk image for a pool, used where the host file system does not support reflinks. Snapshots and clones of
-//! volumes in use need reflinks.
+//! A disk image for a pool. Its file system supports reflinks, which snapshots and clones of volumes in use need, and nothing
+//! but the pool uses its space.
 //!
 //! - An existing pool is used unchanged, or grown. A new disk image is created under a temporary name and renamed when
 //!   it is complete, so a crash never leaves a partial image under the final name. An existing image is mounted and
@@ -33,19 +33,19 @@ pub enum PoolStorage {
     Disk,
 }
 
-/// What the pool's parent directory already contains, and whether it supports reflinks.
+/// What the pool's parent directory already contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Existing {
     disk: bool,
     pool: bool,
-    reflink: bool,
 }
 
-/// An existing pool keeps its storage; the choice depends on reflink support only for a new pool.
+/// An existing pool keeps its storage. A new one is always a disk image, also where the host file system supports reflinks: in
+/// a directory, every other program on the host would take the space that volumes were promised.
 fn decide(found: Existing) -> PoolStorage {
     match found {
         Existing { disk: true, .. } => PoolStorage::Disk,
-        Existing { pool: true, .. } | Existing { reflink: true, .. } => PoolStorage::Directory,
+        Existing { pool: true, .. } => PoolStorage::Directory,
         Existing { .. } => PoolStorage::Disk,
     }
 }
@@ -102,8 +102,13 @@ fn plan_size(existing: &FileStat, requested: Option<u64>, host: &FsUsage) -> Res
     Ok(SizePlan::Grow(size))
 }
 
+/// The requested size, unless the image is larger: it may have grown while it was in use.
+fn at_least_existing(existing: &FileStat, requested: Option<u64>) -> Option<u64> {
+    requested.filter(|size| image_size(*size) >= existing.size)
+}
+
 /// Prepares storage for a pool in `dir` and returns the pool's path. A new disk image gets `size` bytes (default: half
-/// of the available space); an existing one grows to `size`. Without `may_create`, a missing pool is an error. Blocks.
+/// of the available space); an existing one grows to `size`, or keeps its size if that is larger. Without `may_create`, a missing pool is an error. Blocks.
 pub fn prepare(
     kernel: &dyn Kernel,
     dir: &Path,
@@ -115,11 +120,7 @@ pub fn prepare(
     kernel.create_dir(&PathBeneath::new(&dir, Path::new(MOUNT_POINT)))?;
     let exists = |name: &str| Ok(kernel.stat(&PathBeneath::new(&dir, Path::new(name)))?.is_some());
     let disk = exists(IMAGE)?;
-    let found = Existing {
-        disk,
-        pool: exists("pool/pool.json")?,
-        reflink: !disk && kernel.can_reflink(&mount_point)?,
-    };
+    let found = Existing { disk, pool: exists("pool/pool.json")? };
     if !may_create && !found.disk && !found.pool {
         let reason = format!(
             "contains neither {IMAGE} nor {MOUNT_POINT}/pool.json, but a pool was there before: restore it; if its \
@@ -131,7 +132,14 @@ pub fn prepare(
     if kept == PoolStorage::Disk {
         let image = PathBeneath::new(&dir, Path::new(IMAGE));
         if let Some(stat) = kernel.stat(&image)? {
-            fit_image(kernel, &image, &stat, size, &kernel.usage(&dir)?)?;
+            let larger = at_least_existing(&stat, size);
+            if let (Some(requested), None) = (size, larger) {
+                tracing::warn!(
+                    image = %image.display().display(), size = stat.size, requested,
+                    "the pool keeps its size, which is larger than requested: `wharf local grow` has grown it"
+                );
+            }
+            fit_image(kernel, &image, &stat, larger, &kernel.usage(&dir)?)?;
         } else {
             create_disk(kernel, &dir, size)?;
         }
@@ -260,6 +268,8 @@ fn create_disk(kernel: &dyn Kernel, dir: &Path, size: Option<u64>) -> wharf_linu
     }
     let size = new_size(size, &kernel.usage(dir)?)
         .map_err(|reason| Error::InvalidState { path: dir.to_owned(), reason })?;
+    // Empty at first: on btrfs it then gets the attribute that keeps its blocks, which must be set before the first one.
+    kernel.create_reserved(&unfinished, 0)?;
     kernel.set_size(&unfinished, size)?;
     if let Err(error) = allocate(kernel, &unfinished, size) {
         kernel.remove_file(&unfinished)?;
@@ -327,15 +337,13 @@ mod tests {
 
     #[test]
     fn existing_storage_is_reused() {
-        for (disk, pool, reflink, expected) in [
-            (false, false, false, PoolStorage::Disk),
-            (false, false, true, PoolStorage::Directory),
-            (false, true, false, PoolStorage::Directory),
-            (false, true, true, PoolStorage::Directory),
-            (true, false, true, PoolStorage::Disk),
-            (true, true, false, PoolStorage::Disk),
+        for (disk, pool, expected) in [
+            (false, false, PoolStorage::Disk),
+            (false, true, PoolStorage::Directory),
+            (true, false, PoolStorage::Disk),
+            (true, true, PoolStorage::Disk),
         ] {
-            assert_eq!(decide(Existing { disk, pool, reflink }), expected, "{disk} {pool} {reflink}");
+            assert_eq!(decide(Existing { disk, pool }), expected, "{disk} {pool}");
         }
     }
 
@@ -417,9 +425,11 @@ mod tests {
             prepare(&kernel, &dir, None, false).unwrap();
             assert_eq!(std::fs::read(pool.join("file")).unwrap(), b"kept");
             assert_eq!(std::fs::metadata(dir.join(IMAGE)).unwrap().ino(), image);
-            // U-1: a larger size grows it, a smaller one is refused.
-            let smaller = prepare(&kernel, &dir, Some(350 << 20), false).unwrap_err().to_string();
+            // U-1: a larger size grows it, a smaller one is refused, and ignored at a start.
+            let smaller = grow(&kernel, &pool, Some(350 << 20)).unwrap_err().to_string();
             assert!(smaller.contains("cannot shrink"), "{smaller}");
+            prepare(&kernel, &dir, Some(350 << 20), false).unwrap();
+            assert_eq!(std::fs::metadata(dir.join(IMAGE)).unwrap().len(), 400 << 20);
             let before = kernel.usage(&pool).unwrap().total_bytes;
             prepare(&kernel, &dir, Some(450 << 20), false).unwrap();
             assert!(kernel.usage(&pool).unwrap().total_bytes > before + (40 << 20));
@@ -427,6 +437,10 @@ mod tests {
             let grown = grow(&kernel, &pool, Some(500 << 20)).unwrap();
             assert!(grown.after > grown.before + (40 << 20), "{grown:?}");
             assert!(grow(&kernel, &pool, Some(2 << 30)).is_err());
+            // The start after a reboot has the old size.
+            close(&kernel, &dir).unwrap();
+            prepare(&kernel, &dir, Some(400 << 20), false).unwrap();
+            assert_eq!(kernel.usage(&pool).unwrap().total_bytes, grown.after);
             assert!(grow_pool(&kernel, &pool, None).unwrap_err().to_string().contains("not a pool"));
             // An image that an earlier version created sparse gets its blocks.
             let punched = std::process::Command::new("fallocate")

@@ -101,6 +101,13 @@ impl Index {
         self.volumes.insert(record.id.clone(), record);
     }
 
+    /// Completes the records of snapshots that an earlier release wrote.
+    pub(crate) fn complete_snapshots(&mut self) {
+        for record in self.snapshots.values_mut() {
+            record.complete(self.volumes.get(&record.source));
+        }
+    }
+
     pub(crate) fn remove_volume(&mut self, id: &str) {
         let Some(record) = self.volumes.remove(id) else { return };
         self.attached -= usize::from(record.attached.is_some());
@@ -185,6 +192,7 @@ mod tests {
             format: FormatState::Blank,
             image_inode: None,
             attached: None,
+            growing_offline: false,
         }
     }
 
@@ -202,7 +210,7 @@ mod tests {
             group: None,
             image_inode: None,
             crash_consistent: false,
-            of_copy: false,
+            of_copy: Some(false),
         }
     }
 
@@ -222,6 +230,47 @@ mod tests {
     fn larger_size_of_an_expansion_is_promised() {
         assert_eq!(promised(&volume("vol-a", 20)), 20);
         assert_eq!(promised(&VolumeRecord { growing_to: Some(50), ..volume("vol-b", 20) }), 50);
+    }
+
+    #[test]
+    fn snapshot_of_a_deleted_copy_is_recognized_also_in_old_records() {
+        let at = |text: &str| serde_json::from_value(serde_json::json!(text)).unwrap();
+        let (before, taken, after) =
+            (at("2026-01-01T00:00:00Z"), at("2026-01-02T00:00:00Z"), at("2026-01-03T00:00:00Z"));
+        let source = |created, is_copy: bool| VolumeRecord {
+            created,
+            source: is_copy.then(|| VolumeContentSource::Snapshot("snap-x".into())),
+            ..volume("vol-a", 1)
+        };
+        for (of_copy, source, expected) in [
+            (None, None, true),
+            (None, Some(source(before, true)), false),
+            (None, Some(source(before, false)), false),
+            // The name was used again: this is not the volume of the snapshot.
+            (None, Some(source(after, false)), true),
+            (Some(true), Some(source(after, false)), true),
+            (Some(true), Some(source(before, true)), false),
+            (Some(true), None, true),
+            (Some(false), None, false),
+            (Some(false), Some(source(after, true)), false),
+        ] {
+            let mut index = Index::default();
+            let record = snapshot("snap-a", "vol-a", Phase::Ready);
+            index.put_snapshot(SnapshotRecord { of_copy, created: taken, ..record });
+            source.iter().for_each(|source| index.put_volume(source.clone()));
+            index.complete_snapshots();
+            let left =
+                |index: &Index| index.snapshot("snap-a").unwrap().is_left_by_copy(index.volume("vol-a"));
+            assert_eq!(left(&index), expected, "{of_copy:?} {source:?}");
+            // The volume is deleted later.
+            let was_copy = source.as_ref().is_some_and(|source| source.source.is_some());
+            index.remove_volume("vol-a");
+            assert_eq!(
+                left(&index),
+                expected || (of_copy != Some(false) && was_copy),
+                "{of_copy:?} {source:?}"
+            );
+        }
     }
 
     #[test]

@@ -91,6 +91,9 @@ pub(crate) struct VolumeRecord {
     pub image_inode: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached: Option<Attachment>,
+    /// The file system is being grown while it is not mounted: damage found now comes from that, and is repaired.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub growing_offline: bool,
 }
 
 /// A snapshot: `snapshots/<id>/record.json`.
@@ -117,9 +120,26 @@ pub(crate) struct SnapshotRecord {
     /// The freeze expired before the copy was complete: it has what a disk has after a power failure.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub crash_consistent: bool,
-    /// The volume was created from a snapshot or another volume, so other volumes may share blocks of this snapshot.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub of_copy: bool,
+    /// Whether the volume was created from a snapshot or another volume, so that other volumes may share blocks of this
+    /// snapshot. `None` if the record is older than this field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_copy: Option<bool>,
+}
+
+impl SnapshotRecord {
+    /// Whether the volume of this snapshot was a copy and is gone, so that only this snapshot accounts for the blocks that it
+    /// shares with other volumes. `source` is the volume that has the id of the snapshot's volume now: one that was created
+    /// after the snapshot has only the same name.
+    pub(crate) fn is_left_by_copy(&self, source: Option<&VolumeRecord>) -> bool {
+        self.of_copy.unwrap_or(true) && source.is_none_or(|source| source.created > self.created)
+    }
+
+    /// Sets what an older record lacks, while the volume exists.
+    pub(crate) fn complete(&mut self, source: Option<&VolumeRecord>) {
+        if let Some(source) = source.filter(|source| source.created <= self.created) {
+            self.of_copy.get_or_insert(source.source.is_some());
+        }
+    }
 }
 
 /// The state of a group.
@@ -297,6 +317,7 @@ mod tests {
             format: FormatState::Copied { fs: FsType::Xfs, uuid: "u".into() },
             image_inode: Some(7),
             attached: Some(Attachment { node: "n".into(), read_only: true }),
+            growing_offline: true,
         }
     }
 

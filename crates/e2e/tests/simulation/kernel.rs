@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use wharf_linux::{
-    BlockDevices, Error, Extent, FileBeneath, FileId, FileStat, Files, Filesystems, Frozen, FsError, FsType,
-    FsUsage, LoopDevice, LoopOptions, MakeFsRequest, MountRequest, MountTable, Mounts, PathBeneath, PathKind,
-    ProbeResult, Result,
+    BlockDevices, Error, Extent, FileBeneath, FileId, FileStat, Files, Filesystems, Frozen, FsCheck, FsError,
+    FsType, FsUsage, LoopDevice, LoopOptions, MakeFsRequest, MountRequest, MountTable, Mounts, PathBeneath,
+    PathKind, ProbeResult, Result,
 };
 
 use crate::driver::{DriverState, lock};
@@ -226,7 +226,7 @@ impl Filesystems for SimKernel {
     fn make_fs(&self, _: &Path, _: &MakeFsRequest<'_>) -> Result<()> {
         unsupported("mkfs")
     }
-    fn check_fs(&self, _: &Path, _: FsType) -> std::result::Result<(), FsError> {
+    fn check_fs(&self, _: &Path, _: FsType, _: FsCheck) -> std::result::Result<(), FsError> {
         Ok(())
     }
     fn grow_fs(&self, _: &Path, _: FsType, _: Option<&Path>) -> Result<()> {

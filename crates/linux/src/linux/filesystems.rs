@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::devices::Reader;
-use super::{Linux, ext4, freeze, loops, uuids};
+use super::{Linux, freeze, loops, uuids};
 use crate::command::{Command, ProgramOutput};
 use crate::{
-    BlockDevices as _, Error, FileBeneath, FileId, FileStat, Filesystems, Frozen, FsError, FsType, FsUsage,
-    MakeFsRequest, Mounts as _, ProbeResult, Result, mkfs, probe,
+    BlockDevices as _, Error, FileBeneath, FileId, FileStat, Filesystems, Frozen, FsCheck, FsError, FsType,
+    FsUsage, MakeFsRequest, Mounts as _, ProbeResult, Result, mkfs, probe,
 };
 
 /// mkfs writes little data, so a longer run means that it hangs.
@@ -45,19 +45,16 @@ impl Filesystems for Linux {
         }
     }
 
-    fn check_fs(&self, device: &Path, fs: FsType) -> Result<(), FsError> {
+    fn check_fs(&self, device: &Path, fs: FsType, check: FsCheck) -> Result<(), FsError> {
         match fs {
-            FsType::Ext4 => match interpret_e2fsck(device, e2fsck(device, &["-p"])?) {
-                Err(FsError::Damaged { details, .. }) if ext4::growth_was_interrupted(device)? => {
-                    tracing::warn!(
-                        device = %device.display(),
-                        details,
-                        "resize2fs was interrupted; repairing the file system"
-                    );
-                    interpret_e2fsck(device, e2fsck(device, &["-f", "-y"])?)
-                }
-                result => result,
-            },
+            FsType::Ext4 => {
+                let options: &[&str] = match check {
+                    FsCheck::BeforeMount => &["-p"],
+                    FsCheck::Full => &["-f", "-p"],
+                    FsCheck::Repair => &["-f", "-y"],
+                };
+                interpret_e2fsck(device, e2fsck(device, options)?)
+            }
             // A mount replays their log; no other repair is safe before it.
             FsType::Xfs | FsType::Btrfs => Ok(()),
         }
@@ -66,13 +63,9 @@ impl Filesystems for Linux {
     fn grow_fs(&self, device: &Path, fs: FsType, mounted_at: Option<&Path>) -> Result<()> {
         let path = utf8_path(device)?;
         match (fs, mounted_at) {
-            (FsType::Ext4, mounted_at) => {
-                if mounted_at.is_none() {
-                    // resize2fs requires a check that is newer than the last mount.
-                    let output = e2fsck(device, &["-f", "-p"])?;
-                    interpret_e2fsck(device, output).map_err(into_error)?;
-                }
-                // While it is mounted, the kernel grows it in transactions; else resize2fs itself moves its metadata.
+            // While it is mounted, the kernel grows it in transactions; else resize2fs itself moves its metadata. It then
+            // refuses a file system that was mounted after the last full check.
+            (FsType::Ext4, _) => {
                 Command::new("resize2fs", device, GROW_TIMEOUT).args([path]).outlives_us().run().map(drop)
             }
             (FsType::Xfs, Some(at)) => {

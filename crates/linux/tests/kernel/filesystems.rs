@@ -5,8 +5,8 @@ use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use wharf_linux::{
-    BlockDevices as _, Error, Files as _, Filesystems as _, FsError, FsType, MakeFsRequest, Mounts as _,
-    ProbeResult, check_mkfs_options,
+    BlockDevices as _, Error, Files as _, Filesystems as _, FsCheck, FsError, FsType, MakeFsRequest,
+    Mounts as _, ProbeResult, check_mkfs_options,
 };
 
 use crate::bench::{ALL_FS_TYPES, Bench, MIB, new_uuid, run};
@@ -20,7 +20,7 @@ fn minimum_size_can_be_formatted_mounted_and_written() {
         assert_eq!(bench.linux.probe(&device).unwrap(), ProbeResult::NoSignature);
         bench.linux.make_fs(&device, &MakeFsRequest { fs, uuid: &uuid, options: &[] }).unwrap();
         assert_eq!(bench.linux.probe(&device).unwrap(), ProbeResult::Filesystem { fs, uuid: uuid.clone() });
-        bench.linux.check_fs(&device, fs).unwrap();
+        bench.linux.check_fs(&device, fs, FsCheck::BeforeMount).unwrap();
         let target = bench.mount(&device, fs.as_str(), fs.as_str());
         fs::write(target.join("file"), vec![7; 256 << 10]).unwrap();
 
@@ -101,9 +101,10 @@ fn device_too_small_returns_the_error_of_mkfs() {
     }
 }
 
-/// As a power cut leaves it: marked, smaller than its device, and with a resize inode that `e2fsck -p` does not repair.
+/// As an interrupted resize2fs leaves it: marked, smaller than its device, and with a resize inode that `e2fsck -p` does
+/// not repair. e2fsck itself leaves the same, so nothing on the device is evidence for a repair.
 #[test]
-fn ext4_is_repaired_after_an_interrupted_growth_and_not_after_errors_of_the_kernel() {
+fn ext4_is_repaired_only_on_request_even_if_it_looks_like_an_interrupted_growth() {
     let bench = Bench::new();
     let device = bench.device("image", 64 * MIB);
     let uuid = new_uuid();
@@ -114,15 +115,25 @@ fn ext4_is_repaired_after_an_interrupted_growth_and_not_after_errors_of_the_kern
     bench.linux.set_size(&bench.file("image"), 128 * MIB).unwrap();
     bench.linux.loop_refresh(&device).unwrap();
     let debugfs = |request: &str| run("debugfs", &["-w", "-R", request, device.to_str().unwrap()]);
+    let check = |check| bench.linux.check_fs(&device, FsType::Ext4, check);
     debugfs("set_inode_field <7> block[DIND] 4294967295");
-    debugfs("set_super_value state 3");
 
-    debugfs("set_super_value error_count 1");
-    let refused = bench.linux.check_fs(&device, FsType::Ext4).unwrap_err();
-    assert!(matches!(&refused, FsError::Damaged { .. }), "{refused}");
-
-    debugfs("set_super_value error_count 0");
-    bench.linux.check_fs(&device, FsType::Ext4).unwrap();
+    // Clean according to its superblock. The full check finds the damage, and marks it.
+    debugfs("set_super_value state 1");
+    check(FsCheck::BeforeMount).unwrap();
+    assert!(matches!(check(FsCheck::Full), Err(FsError::Damaged { .. })));
+    for (state, errors) in [(None, 0), (Some(0), 0), (Some(2), 0), (Some(3), 0), (Some(3), 1)] {
+        if let Some(state) = state {
+            debugfs(&format!("set_super_value state {state}"));
+        }
+        debugfs(&format!("set_super_value error_count {errors}"));
+        for _ in 0..2 {
+            let refused = check(FsCheck::BeforeMount).unwrap_err();
+            assert!(matches!(&refused, FsError::Damaged { .. }), "{state:?} {errors}: {refused}");
+        }
+    }
+    check(FsCheck::Repair).unwrap();
+    check(FsCheck::Full).unwrap();
     bench.linux.grow_fs(&device, FsType::Ext4, None).unwrap();
     let target = bench.mount(&device, "ext4", "t");
     assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
@@ -143,9 +154,9 @@ fn journal_is_replayed_and_damage_is_reported_with_details() {
     let copy = bench.attach("copy");
     let before = run("dumpe2fs", &["-h", copy.to_str().unwrap()]);
     assert!(before.contains("needs_recovery"), "{before}");
-    bench.linux.check_fs(&copy, FsType::Ext4).unwrap();
+    bench.linux.check_fs(&copy, FsType::Ext4, FsCheck::BeforeMount).unwrap();
     assert!(!run("dumpe2fs", &["-h", copy.to_str().unwrap()]).contains("needs_recovery"));
-    bench.linux.check_fs(&copy, FsType::Ext4).unwrap();
+    bench.linux.check_fs(&copy, FsType::Ext4, FsCheck::BeforeMount).unwrap();
 
     // The root directory's inode is overwritten: e2fsck does not repair this automatically.
     let map = run("debugfs", &["-R", "imap <2>", copy.to_str().unwrap()]);
@@ -155,14 +166,17 @@ fn journal_is_replayed_and_damage_is_reported_with_details() {
     raw.write_all_at(&[0xFF; 1024], block * 1024).unwrap();
     raw.sync_all().unwrap();
     run("debugfs", &["-w", "-R", "set_super_value state 2", copy.to_str().unwrap()]);
-    let error = bench.linux.check_fs(&copy, FsType::Ext4).unwrap_err();
+    let error = bench.linux.check_fs(&copy, FsType::Ext4, FsCheck::BeforeMount).unwrap_err();
     assert!(matches!(&error, FsError::Damaged { details, .. } if !details.trim().is_empty()), "{error}");
 
     for fs in [FsType::Xfs, FsType::Btrfs] {
-        bench.linux.check_fs(&bench.formatted(&format!("{fs}.img"), fs), fs).unwrap();
+        bench.linux.check_fs(&bench.formatted(&format!("{fs}.img"), fs), fs, FsCheck::BeforeMount).unwrap();
     }
     let blank = bench.device("blank", MIB);
-    assert!(matches!(bench.linux.check_fs(&blank, FsType::Ext4), Err(FsError::Check(_))));
+    assert!(matches!(
+        bench.linux.check_fs(&blank, FsType::Ext4, FsCheck::BeforeMount),
+        Err(FsError::Check(_))
+    ));
 }
 
 #[test]
@@ -184,6 +198,7 @@ fn file_system_grows_to_its_device() {
             // As the message says, it grows while it is not mounted.
             assert!(fs == FsType::Ext4 && why.contains("CAP_SYS_RESOURCE"), "{why}");
             bench.linux.unmount(&target).unwrap();
+            bench.linux.check_fs(&device, fs, FsCheck::Full).unwrap();
             bench.linux.grow_fs(&device, fs, None).unwrap();
             bench.mount(&device, fs.as_str(), fs.as_str());
         }
@@ -196,6 +211,7 @@ fn file_system_grows_to_its_device() {
         }
 
         bench.linux.unmount(&target).unwrap();
+        bench.linux.check_fs(&device, fs, FsCheck::Full).unwrap();
         let unmounted = bench.linux.grow_fs(&device, fs, None);
         match fs {
             FsType::Ext4 => unmounted.unwrap(),
@@ -225,7 +241,7 @@ fn kernel_error_counts_are_reported() {
     bench.linux.unmount(&target).unwrap();
     assert!(bench.linux.fs_error_count(&device, FsType::Ext4, &target).is_err(), "not mounted");
     // The count is in the superblock, and a check resets it.
-    bench.linux.check_fs(&device, FsType::Ext4).unwrap();
+    bench.linux.check_fs(&device, FsType::Ext4, FsCheck::BeforeMount).unwrap();
 
     // A btrfs with corrupted data: the read fails and is counted.
     let device = bench.formatted("b.img", FsType::Btrfs);

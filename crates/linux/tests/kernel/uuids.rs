@@ -49,7 +49,7 @@ fn source_and_copies_are_mounted_and_written_at_the_same_time() {
         assert_eq!(uuid_of(&bench, &copied), uuid);
         bench.linux.set_fs_uuid(&copied, fs, &uuid, &scratch).unwrap();
         check(fs, &copied);
-        bench.linux.check_fs(&copied, fs).unwrap();
+        bench.linux.check_fs(&copied, fs, wharf_linux::FsCheck::BeforeMount).unwrap();
         let copy_target = bench.mount(&copied, fs.as_str(), "copy.mnt");
         assert_eq!(fs::read_to_string(copy_target.join("file")).unwrap(), "from the source");
 

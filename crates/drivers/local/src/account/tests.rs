@@ -38,6 +38,27 @@ fn facts(used: u64, available: u64, volumes: &[Holding]) -> Facts {
         copying: 0,
         snapshots: 0,
         snapshots_of_deleted_copies: 0,
+        unreadable: 0,
+    }
+}
+
+#[test]
+fn unreadable_objects_keep_their_space() {
+    let facts = Facts { unreadable: 30 * GIB, ..facts(0, 100, &[]) };
+    let account = Account::of(&facts, &config(2.0));
+    assert_eq!((account.outstanding, account.thick), (30 * G, 65 * GIB));
+}
+
+#[test]
+fn changes_between_two_readings_count_against_new_promises() {
+    for (before, after, used, available) in [
+        (usage(40, 60), usage(30, 70), 40, 60),
+        (usage(30, 70), usage(40, 60), 40, 60),
+        (usage(30, 70), usage(30, 70), 30, 70),
+    ] {
+        let worst = worst(&before, &after);
+        assert_eq!((worst.used_bytes, worst.available_bytes), (used * GIB, available * GIB));
+        assert_eq!(worst.total_bytes, 100 * GIB);
     }
 }
 

@@ -121,6 +121,7 @@ fn record() -> VolumeRecord {
         format: FormatState::Blank,
         image_inode: None,
         attached: None,
+        growing_offline: false,
     }
 }
 

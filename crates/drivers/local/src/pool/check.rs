@@ -181,7 +181,9 @@ impl PoolCore {
             if let Some(device) = loops.first() {
                 return Err(format!("{id} is in use as {}: unstage it first", device.path.display()));
             }
-            self.save_volume(VolumeRecord { image_inode, ..record }).map_err(|fault| fault.to_string())?;
+            // What the record says about the content of the old image does not apply to this one.
+            let adopted = VolumeRecord { image_inode, growing_offline: false, ..record };
+            self.save_volume(adopted).map_err(|fault| fault.to_string())?;
         } else if let Some(record) = snapshot {
             self.save_snapshot(SnapshotRecord { image_inode, ..record })
                 .map_err(|fault| fault.to_string())?;

@@ -220,11 +220,11 @@ impl PoolCore {
     /// The volume's device, if it is attached.
     pub fn find(&self, id: &str) -> Result<Option<Device>, DeviceError> {
         let Some(record) = self.ready_volume(id)? else { return Ok(None) };
-        Ok(to_device(&record, &self.loop_devices_of(&record)?))
+        Ok(to_device(&record, &self.loops_of(&record)?))
     }
 
     fn attached_device(&self, record: &VolumeRecord) -> Result<Device, DeviceError> {
-        to_device(record, &self.loop_devices_of(record)?)
+        to_device(record, &self.loops_of(record)?)
             .ok_or_else(|| DeviceError::NotFound(format!("volume {} is not staged on this node", record.id)))
     }
 
@@ -274,6 +274,24 @@ impl PoolCore {
             )));
         }
         Ok(self.save_volume(VolumeRecord { format: format.clone(), ..record })?)
+    }
+
+    /// Whether an offline growth of the volume's file system is recorded.
+    pub fn is_growing_offline(&self, id: &str) -> Result<bool, DeviceError> {
+        Ok(self.ready_volume(id)?.ok_or_else(|| no_volume(id))?.growing_offline)
+    }
+
+    /// Durably records that an offline growth of the volume's file system starts or has ended.
+    pub fn set_growing_offline(&self, id: &str, growing_offline: bool) -> Result<(), DeviceError> {
+        if self.ready_volume(id)?.is_none() {
+            return Err(no_volume(id));
+        }
+        let _lock = self.locks.exclusive(id)?;
+        let record = self.ready_volume(id)?.ok_or_else(|| no_volume(id))?;
+        match record.growing_offline == growing_offline {
+            true => Ok(()),
+            false => Ok(self.save_volume(VolumeRecord { growing_offline, ..record })?),
+        }
     }
 }
 

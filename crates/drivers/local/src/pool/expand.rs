@@ -54,10 +54,12 @@ impl PoolCore {
             Provisioning::Thick => Demand { thick: more, ..Demand::default() },
         };
         let grown = VolumeRecord { growing_to: Some(wanted), ..record.clone() };
-        self.admit(demand, |index| index.put_volume(grown.clone())).map_err(|refusal| match refusal {
-            Refusal::Exhausted(reason) => ExpandError::Exhausted(format!("{}: {reason}", record.id)),
-            Refusal::Fault(fault) => fault.into(),
-        })?;
+        self.admit(|| Ok(demand), |index| index.put_volume(grown.clone())).map_err(
+            |refusal| match refusal {
+                Refusal::Exhausted(reason) => ExpandError::Exhausted(format!("{}: {reason}", record.id)),
+                Refusal::Fault(fault) => fault.into(),
+            },
+        )?;
         *record = grown;
         Ok(())
     }

@@ -71,6 +71,12 @@ impl<'a> PoolIdFile<'a> {
     /// The recorded identity; `None` if the file does not exist.
     pub(super) fn read(&self) -> Result<Option<String>, OpenError> {
         let file = PathBeneath::new(&self.dir, &self.name);
+        if self.kernel.path_kind(&self.dir)?.is_none() {
+            return Err(OpenError::PoolIdFile {
+                file: file.display(),
+                reason: "cannot be written, because its directory does not exist: create the directory",
+            });
+        }
         let Some(bytes) = self.kernel.read_file(&file)? else { return Ok(None) };
         let text = std::str::from_utf8(&bytes).map(str::trim).unwrap_or_default();
         match text.is_empty() {

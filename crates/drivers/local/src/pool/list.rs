@@ -178,11 +178,11 @@ impl PoolCore {
     }
 
     fn volume_entry(&self, record: VolumeRecord) -> Result<VolumeEntry, String> {
-        let loops = self.loop_devices_of(&record).map_err(|fault| fault.to_string())?;
+        let loops = self.loops_of(&record).map_err(|fault| fault.to_string())?;
         let mut mounts = Vec::new();
-        if !loops.is_empty() {
+        if !loops.devices.is_empty() {
             let table = self.kernel().mount_table().map_err(|error| error.to_string())?;
-            for device in loops.iter().map(|device| &device.path) {
+            for device in loops.devices.iter().map(|device| &device.path) {
                 let number = self.kernel().device_number(device).map_err(|error| error.to_string())?;
                 let mounted = table.mounts().iter().filter(|mount| is_on(mount, device, number));
                 let bind_mounts = table.of_device_node(device);

@@ -58,6 +58,7 @@ pub(super) fn load(store: &Store) -> wharf_linux::Result<Loaded> {
     load_top_level(store, &mut loaded)?;
     load_collection(store, Kind::Volume, &mut loaded)?;
     load_collection(store, Kind::Snapshot, &mut loaded)?;
+    loaded.index.complete_snapshots();
     load_groups(store, &mut loaded)?;
     for name in store.list(Path::new(store::TRASH))? {
         match ids::parse_trash(&name) {

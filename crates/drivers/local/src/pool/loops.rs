@@ -6,7 +6,9 @@
 //! The kernel keeps the device open as long as the holder exists, independent of any process, so only the driver, which
 //! detaches the holder first, can release the image. Pods never get a holder.
 //!
-//! A holder is recognized by its label and its backing device, so it is found again after a restart. Everything else that
+//! A holder is recognized by its label and its backing device, so it is found again after a restart. It gets this label only
+//! after its device was compared with the image: the device can go to another image before it is held, and such a holder
+//! must not make it the volume's. Everything else that
 //! a pod can change (autoclear, offset, size limit, sector size, label) stays within its own image; the driver restores
 //! it at the next attach, publish or start. LOOP_CHANGE_FD, possible on read-only devices, shows the pod a file that the
 //! pod itself has opened; the driver refuses to publish such a device and detaches it like any other.
@@ -27,24 +29,29 @@ pub(super) struct VolumeLoops {
     pub(super) devices: Vec<LoopDevice>,
     /// Devices over those devices.
     pub(super) holders: Vec<LoopDevice>,
+    /// Holders of devices that are not the volume's: left by a crash before the device was compared.
+    strays: Vec<LoopDevice>,
     /// The identities that its image has: by its record, and by its path.
     images: Vec<FileId>,
 }
 
 impl VolumeLoops {
-    /// Selects the devices of a volume whose holders have this label.
-    fn select(all: &[LoopDevice], label: &str, images: Vec<FileId>) -> Self {
+    /// Selects the devices of a volume whose holders have these labels.
+    fn select(all: &[LoopDevice], labels: &HolderLabels, images: Vec<FileId>) -> Self {
         let mut found = Self { images, ..Self::default() };
-        let holders = || all.iter().filter(|device| device.label == label && device.backing_device.is_some());
+        let holders = || all.iter().filter(|device| device.backing_device.is_some());
         for device in all.iter().filter(|device| device.unreadable.is_none()) {
-            let held = holders().any(|holder| holder.backing_device == Some(device.number));
+            let held = holders()
+                .any(|holder| holder.label == labels.held && holder.backing_device == Some(device.number));
             if found.images.contains(&device.backing) || held {
                 found.devices.push(device.clone());
             }
         }
-        for holder in holders() {
+        for holder in holders().filter(|holder| labels.contains(&holder.label)) {
             if found.devices.iter().any(|device| holder.backing_device == Some(device.number)) {
                 found.holders.push(holder.clone());
+            } else if holder.label == labels.new {
+                found.strays.push(holder.clone());
             }
         }
         found
@@ -65,11 +72,25 @@ impl VolumeLoops {
     }
 }
 
-/// The pool is part of the label, because volumes of the same name in two pools have the same id. Label lengths are limited,
-/// so only the beginning of its identity is.
-fn holder_label(pool: &str, id: &str) -> String {
-    let pool: String = pool.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    format!("hold:{pool}:{id}")
+/// The labels of the holders of a volume.
+struct HolderLabels {
+    /// The device was compared with the volume's image while it was held.
+    held: String,
+    /// It was not compared yet.
+    new: String,
+}
+
+impl HolderLabels {
+    /// The pool is part of the label, because volumes of the same name in two pools have the same id. Label lengths are
+    /// limited, so only the beginning of its identity is.
+    fn of(pool: &str, id: &str) -> Self {
+        let pool: String = pool.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+        Self { held: format!("hold:{pool}:{id}"), new: format!("new:{pool}:{id}") }
+    }
+
+    fn contains(&self, label: &str) -> bool {
+        label == self.held || label == self.new
+    }
 }
 
 impl PoolCore {
@@ -95,7 +116,7 @@ impl PoolCore {
         let present = image.map(|image| image.id);
         Ok(VolumeLoops::select(
             all,
-            &holder_label(&self.uuid, id),
+            &HolderLabels::of(&self.uuid, id),
             recorded.into_iter().chain(present).collect(),
         ))
     }
@@ -104,47 +125,71 @@ impl PoolCore {
     /// that no longer has the volume's image.
     pub(super) fn secure(&self, record: &VolumeRecord, device: &LoopDevice) -> Result<(), DeviceError> {
         let id = &record.id;
-        if !self.loops_of(record)?.is_held(device) {
-            self.hold(id, device)?;
-        }
+        let before = self.loops_of(record)?;
+        self.detach_strays(id, &before)?;
+        let new = match before.is_held(device) {
+            true => None,
+            false => Some(self.hold(id, device)?),
+        };
         // Only now can the device's number not go to another image: compare its identity after that, not before.
         let loops = self.loops_of(record)?;
         let found = loops.devices.iter().find(|found| found.path == device.path);
-        match found {
-            Some(found) if loops.has_image(found) => self.restore(id, found),
-            _ => {
-                let reason = format!(
+        match found.filter(|found| loops.has_image(found)) {
+            Some(found) => {
+                for holder in loops.holders_of(found) {
+                    self.confirm_holder(id, holder)?;
+                }
+                self.restore(id, found)
+            }
+            None => {
+                // It may belong to another program since it was listed.
+                if let Some(holder) = new {
+                    self.detach_holder(id, &holder)?;
+                }
+                Err(DeviceError::WrongDevice(format!(
                     "{id}: {} shows another file than the volume's image: a process with access to the device \
                      replaced it (LOOP_CHANGE_FD); delete the pods that use the volume on this node and start \
                      them again",
                     device.path.display()
-                );
-                if found.is_none() {
-                    self.release_stray_holders(id, device)?;
-                }
-                Err(DeviceError::WrongDevice(reason))
+                )))
             }
         }
     }
 
-    fn hold(&self, id: &str, device: &LoopDevice) -> Result<(), Fault> {
-        self.kernel()
-            .loop_hold(&device.path, &holder_label(&self.uuid, id))
-            .during("hold its device", id)
-            .map(drop)
+    /// Holds a device, which is not known to be the volume's yet.
+    fn hold(&self, id: &str, device: &LoopDevice) -> Result<LoopDevice, Fault> {
+        let label = HolderLabels::of(&self.uuid, id).new;
+        self.kernel().loop_hold(&device.path, &label).during("hold its device", id)
     }
 
-    /// The device got another image between listing and holding it: it is not the volume's.
-    fn release_stray_holders(&self, id: &str, device: &LoopDevice) -> Result<(), Fault> {
-        let label = holder_label(&self.uuid, id);
-        let all = self.kernel().loop_devices().during("list loop devices", id)?;
-        let stray =
-            all.iter().filter(|other| other.label == label && other.backing_device == Some(device.number));
-        for holder in stray {
-            let detached = self.kernel().loop_detach(&holder.path, Some(holder.backing));
-            detached.during("detach the holder of its device", id)?;
+    /// The device of this holder is the volume's.
+    fn confirm_holder(&self, id: &str, holder: &LoopDevice) -> Result<(), Fault> {
+        let label = HolderLabels::of(&self.uuid, id).held;
+        match holder.label == label {
+            true => Ok(()),
+            false => {
+                self.kernel().loop_reset(&holder.path, &label).during("label the holder of its device", id)
+            }
         }
-        Ok(())
+    }
+
+    fn detach_holder(&self, id: &str, holder: &LoopDevice) -> Result<(), Fault> {
+        let detached = self.kernel().loop_detach(&holder.path, Some(holder.backing));
+        detached.during("detach the holder of its device", id)
+    }
+
+    fn detach_strays(&self, id: &str, loops: &VolumeLoops) -> Result<(), Fault> {
+        loops.strays.iter().try_for_each(|holder| self.detach_holder(id, holder))
+    }
+
+    /// Holds a device again that could not be detached, if it still has the same file.
+    fn hold_again(&self, id: &str, device: &LoopDevice) -> Result<(), Fault> {
+        let holder = self.hold(id, device)?;
+        let all = self.kernel().loop_devices().during("list loop devices", id)?;
+        match all.iter().any(|found| found.path == device.path && found.backing == device.backing) {
+            true => self.confirm_holder(id, &holder),
+            false => self.detach_holder(id, &holder),
+        }
     }
 
     /// Restores the configuration of a device.
@@ -172,13 +217,12 @@ impl PoolCore {
             self.kernel().loop_reset(&device.path, id).during("restore its device", id)?;
         }
         for holder in loops.holders_of(device) {
-            let detached = self.kernel().loop_detach(&holder.path, Some(holder.backing));
-            detached.during("detach the holder of its device", id).map_err(in_use)?;
+            self.detach_holder(id, holder).map_err(in_use)?;
         }
         let detached = self.kernel().loop_detach(&device.path, Some(device.backing));
         detached.during("detach its device", id).map_err(|fault| {
             // Another process has it open, perhaps a pod that has not ended yet.
-            if let Some(error) = held.then(|| self.hold(id, device).err()).flatten() {
+            if let Some(error) = held.then(|| self.hold_again(id, device).err()).flatten() {
                 tracing::error!(volume_handle = id, %error, "failed to hold a device that is still in use");
             }
             in_use(fault)
@@ -207,6 +251,7 @@ impl PoolCore {
             self.index().volumes().filter(|record| record.state == Phase::Ready).cloned().collect();
         for record in ready {
             let secured = self.loops_among(&all, &record).map_err(DeviceError::from).and_then(|loops| {
+                self.detach_strays(&record.id, &loops)?;
                 let raw = |device: &&LoopDevice| may_be_raw(&record, &loops, device, &table);
                 loops.devices.iter().filter(raw).try_for_each(|device| self.secure(&record, device))
             });
@@ -233,10 +278,12 @@ fn in_use(fault: Fault) -> DeviceError {
     }
 }
 
-/// The device that writers get, with the one that readers get.
-pub(super) fn to_device(record: &VolumeRecord, devices: &[LoopDevice]) -> Option<Device> {
-    let main = devices.iter().min_by_key(|device| device.read_only)?;
-    let reader = devices.iter().find(|device| device.read_only && device.path != main.path);
+/// The device that writers get, with the one that readers get. A device in which a pod has replaced the image is no reader, and
+/// it is what writers get only if there is no other: then it is found and released.
+pub(super) fn to_device(record: &VolumeRecord, loops: &VolumeLoops) -> Option<Device> {
+    let main = loops.devices.iter().min_by_key(|device| (!loops.has_image(device), device.read_only))?;
+    let is_reader = |device: &&LoopDevice| device.read_only && loops.has_image(device);
+    let reader = loops.devices.iter().filter(is_reader).find(|device| device.path != main.path);
     Some(Device {
         path: main.path.clone(),
         size: record.size,
@@ -288,15 +335,22 @@ mod tests {
             // A label alone proves nothing.
             device(7, other(98), None, "vol-1"),
             device(8, other(97), None, "hold:pool:vol-1"),
+            // A crash before the device was compared: with the image it is the volume's, else it is not.
+            device(12, IMAGE, None, "vol-1"),
+            device(13, other(12), Some((7, 12)), "new:pool:vol-1"),
+            device(14, other(95), None, "of another program"),
+            device(15, other(14), Some((7, 14)), "new:pool:vol-1"),
         ];
-        let found = VolumeLoops::select(&all, "hold:pool:vol-1", vec![IMAGE]);
+        let labels = HolderLabels { held: "hold:pool:vol-1".into(), new: "new:pool:vol-1".into() };
+        let found = VolumeLoops::select(&all, &labels, vec![IMAGE]);
         let id = format!("vol-{}", "0".repeat(32));
-        let longest = holder_label("b3f3182b-8090-4594-974f-4a8c6ca9ef90", &id);
+        let longest = HolderLabels::of("b3f3182b-8090-4594-974f-4a8c6ca9ef90", &id).held;
         assert_eq!(longest, format!("hold:b3f3182b80904594:{id}"));
         assert!(longest.len() <= 63);
         let numbers =
             |devices: &[LoopDevice]| devices.iter().map(|device| device.number.1).collect::<Vec<_>>();
-        assert_eq!((numbers(&found.devices), numbers(&found.holders)), (vec![1, 5], vec![2, 6]));
+        assert_eq!((numbers(&found.devices), numbers(&found.holders)), (vec![1, 5, 12], vec![2, 6, 13]));
+        assert_eq!(numbers(&found.strays), [15]);
         assert!(found.has_image(&all[0]) && !found.has_image(&all[4]));
         assert!(found.is_held(&all[0]) && found.is_held(&all[4]));
     }

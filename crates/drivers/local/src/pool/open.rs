@@ -13,7 +13,7 @@ use super::copy::{self, Copies};
 use super::identity::{IdentityProblem, PoolIdFile, StartAction, start_action};
 use super::list::PoolContents;
 use super::load::{Loaded, load};
-use super::recover::thaw_interrupted;
+use super::recover::{Unseen, thaw_interrupted};
 use super::trash::{self, PurgedPath, Trash};
 use super::{Pool, PoolCore};
 use crate::Config;
@@ -123,12 +123,16 @@ impl Pool {
     /// such a freeze.
     pub fn thaw_abandoned(kernel: Arc<dyn Kernel>, pool: &Path) -> Result<bool, OpenError> {
         let store = Store { kernel, root: pool.to_owned() };
-        if store.kernel.stat(&store.at(Path::new(store::FREEZE)))?.is_none() {
+        must_be_directory(&store)?;
+        // Else it would look for a freeze in the directory below a disk that is not mounted here.
+        if store.stat(Path::new(store::POOL))?.is_none() {
+            return Err(OpenError::NoPool(pool.to_owned()));
+        }
+        if store.stat(Path::new(store::FREEZE))?.is_none() {
             return Ok(false);
         }
         let Some(_lock) = store.kernel.try_lock(&store.at(Path::new(store::LOCK)))? else { return Ok(false) };
-        thaw_interrupted(&store)?;
-        Ok(true)
+        Ok(thaw_interrupted(&store, Unseen::Keep)?)
     }
 
     /// Opens a pool for an operator while no driver runs: takes the lock and recovers, but starts no background
@@ -268,7 +272,11 @@ impl PoolCore {
         let action = decide(&record)?;
         let record = match record {
             Some(record) => record,
-            None => create(store)?,
+            None => {
+                // Another disk may have been mounted before the lock was taken.
+                must_be_empty(store)?;
+                create(store)?
+            }
         };
         if let Some(file) = id_file.filter(|_| action != StartAction::Serve) {
             file.write(&record.uuid)?;
@@ -310,14 +318,19 @@ impl PoolCore {
 }
 
 /// Takes the pool's lock, waiting briefly: a child that a killed driver had between fork and exec can hold the lock
-/// for a moment longer.
+/// for a moment longer. If the pool's disk is mounted in the meantime, the lock is that of the directory below: then it takes
+/// the other one.
 fn acquire_lock(store: &Store) -> Result<Box<dyn Send + Sync>, OpenError> {
     let until = Instant::now() + LOCK_TIMEOUT;
+    let identity = || Ok::<_, OpenError>(store.stat(Path::new(store::LOCK))?.map(|stat| stat.id));
     loop {
+        let before = identity()?;
         match store.kernel.try_lock(&store.at(Path::new(store::LOCK)))? {
-            Some(lock) => return Ok(lock),
+            Some(lock) if before.is_some() && identity()? == before => return Ok(lock),
+            // It was created, or it is another file now.
+            Some(_) if Instant::now() < until => {}
             None if Instant::now() < until => std::thread::sleep(LOCK_TIMEOUT / 40),
-            None => return Err(OpenError::Locked(store.root.clone())),
+            _ => return Err(OpenError::Locked(store.root.clone())),
         }
     }
 }

@@ -13,7 +13,8 @@ use crate::store::{self, Store};
 impl PoolCore {
     /// Restores a consistent pool. Interrupted copies are only queued again.
     pub(super) fn recover(&self, leftovers: &[Leftover]) -> wharf_linux::Result<()> {
-        thaw_interrupted(&self.store)?;
+        thaw_interrupted(&self.store, Unseen::Drop)?;
+        self.sync_records();
         self.secure_published()?;
         let unfinished = |state| matches!(state, GroupState::Creating | GroupState::Deleting);
         let groups: Vec<_> = self.index().groups().filter(|group| unfinished(group.state)).cloned().collect();
@@ -57,6 +58,18 @@ impl PoolCore {
         Ok(())
     }
 
+    /// Before the first change of a record: an earlier driver may have been killed between an exchange of the record with its
+    /// spare and the sync of the directory. On the disk the spare is then still the record, and a power cut while the next
+    /// change overwrites it would damage the record.
+    fn sync_records(&self) {
+        let ids: Vec<_> = self.index().volumes().map(|record| record.id.clone()).collect();
+        for id in ids {
+            if let Err(error) = self.store.sync(&store::dir_of(&id)) {
+                tracing::warn!(volume_handle = id, %error, "failed to sync the directory of a record");
+            }
+        }
+    }
+
     /// Reserves blocks for records that have none: those of earlier versions, or after a crash.
     fn reserve_records(&self) {
         let volumes: Vec<_> = self.index().volumes().cloned().collect();
@@ -76,32 +89,52 @@ impl PoolCore {
     }
 }
 
-/// Thaws what a driver left frozen when it crashed together with its freeze helper.
-pub(super) fn thaw_interrupted(store: &Store) -> wharf_linux::Result<()> {
+/// Mount points in the freeze record that are not mounted here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unseen {
+    /// For the driver, which sees all mounts that it made: they have been unmounted.
+    Drop,
+    /// For another process: they may be in the mount namespace of the driver.
+    Keep,
+}
+
+/// Thaws what a driver left frozen when it crashed together with its freeze helper. Returns whether there was something to
+/// thaw.
+pub(super) fn thaw_interrupted(store: &Store, unseen: Unseen) -> wharf_linux::Result<bool> {
     let path = Path::new(store::FREEZE);
     let record: FreezeRecord = match store.load(path, None) {
-        Ok(None) => return Ok(()),
+        Ok(None) => return Ok(false),
         Ok(Some(record)) => record,
         Err(error) => {
             tracing::error!(%error, "failed to read the freeze record: check for blocked writers");
-            return Ok(());
+            return Ok(false);
         }
     };
     let table = store.kernel.mount_table()?;
-    let mut all = true;
-    for mount_point in record.mount_points.iter().filter(|path| table.at(path).is_some()) {
+    let (mut found, mut left) = (false, Vec::new());
+    for mount_point in &record.mount_points {
+        if table.at(mount_point).is_none() {
+            left.extend((unseen == Unseen::Keep).then(|| mount_point.clone()));
+            continue;
+        }
+        found = true;
         match store.kernel.thaw(mount_point) {
             Ok(()) => {
                 tracing::warn!(mount_point = %mount_point.display(), "thawed file system after a crash")
             }
             Err(error) => {
                 tracing::error!(%error, "failed to thaw file system: run fsfreeze --unfreeze on it");
-                all = false;
+                left.push(mount_point.clone());
             }
         }
     }
-    // Keep the record while a file system is still frozen.
-    if all { store.remove_file(path) } else { Ok(()) }
+    // Keep the record of what may still be frozen.
+    match left.as_slice() {
+        [] => store.remove_file(path)?,
+        left if left.len() == record.mount_points.len() => {}
+        _ => store.save(path, &FreezeRecord { mount_points: left, ..record })?,
+    }
+    Ok(found)
 }
 
 fn source_of(fault: Fault) -> wharf_linux::Error {

@@ -82,6 +82,12 @@ impl PoolCore {
                 record.id
             )));
         }
+        if record.growing_offline {
+            return Err(ReflinkError::State(format!(
+                "the file system of volume {} is being enlarged: stage it once, then retry",
+                record.id
+            )));
+        }
         Ok(())
     }
 

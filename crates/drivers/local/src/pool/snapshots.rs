@@ -72,22 +72,24 @@ impl PoolCore {
         &self,
         wanted: &[(&VolumeRecord, SnapshotRecord)],
     ) -> Result<(), SnapshotError> {
-        let mut demand = Demand::default();
         for (volume, _) in wanted {
             self.refuse_formatting(volume)?;
             let stat = self.store.stat(&store::image_of(&volume.id)).during("stat its image", &volume.id)?;
             self.verify_image(&volume.id, stat, volume.image_inode, volume.size)
                 .map_err(SnapshotError::Precondition)?;
-            if self.reflink {
-                demand = demand.and(self.demand_of_sharing(volume)?);
-                continue;
-            }
-            if !self.loop_devices_of(volume)?.is_empty() {
+            if !self.reflink && !self.loop_devices_of(volume)?.is_empty() {
                 return Err(SnapshotError::Precondition(cannot_copy_in_use(&volume.id)));
             }
-            let copied = self.allocated(&volume.id)?;
-            demand = demand.and(Demand { thick: copied, ..Demand::default() });
         }
+        // At the time of the admission: it depends on the other snapshots of these volumes.
+        let demand = || {
+            wanted.iter().try_fold(Demand::default(), |demand, (volume, _)| {
+                Ok(demand.and(match self.reflink {
+                    true => self.demand_of_sharing(volume)?,
+                    false => Demand { thick: self.allocated(&volume.id)?, ..Demand::default() },
+                }))
+            })
+        };
         let promise = |index: &mut Index| {
             for (_, record) in wanted {
                 index.put_snapshot(record.clone());
@@ -240,6 +242,6 @@ pub(super) fn new_record(
         group,
         image_inode: None,
         crash_consistent: false,
-        of_copy: volume.source.is_some(),
+        of_copy: Some(volume.source.is_some()),
     }
 }

@@ -5,10 +5,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::{PoolCore, lock};
-use crate::account::{Account, Demand, Facts, Fullness, Holding, SparseFile, shared};
+use crate::account::{Account, Demand, Facts, Fullness, Holding, SparseFile, shared, worst};
 use crate::fault::{During as _, Fault};
+use crate::ids::{self, Kind};
 use crate::index::{Index, promised};
 use crate::record::{Phase, Provisioning, SnapshotRecord, VolumeRecord};
+use crate::store;
 
 /// How old the account for metrics and for the health of volumes may be. An account reads every image, so one that each
 /// of a pool's volumes asks for would be quadratic.
@@ -55,12 +57,16 @@ impl PoolCore {
         }
     }
 
-    /// Runs `promise`, which adds new promises to the index, if the pool has space for `demand`. Checks one demand
-    /// at a time: what another call has promised counts, also before its blocks are allocated.
-    pub(super) fn admit(&self, demand: Demand, promise: impl FnOnce(&mut Index)) -> Result<(), Refusal> {
+    /// Runs `promise`, which adds new promises to the index, if the pool has space for `demand`. Computes and checks one
+    /// demand at a time: what another call has promised counts, also before its blocks are allocated.
+    pub(super) fn admit(
+        &self,
+        demand: impl FnOnce() -> Result<Demand, Fault>,
+        promise: impl FnOnce(&mut Index),
+    ) -> Result<(), Refusal> {
         let _one_at_a_time = lock(&self.admission);
         let account = self.account().map_err(Refusal::Fault)?;
-        match account.refuses(demand) {
+        match account.refuses(demand().map_err(Refusal::Fault)?) {
             Some(reason) => Err(Refusal::Exhausted(reason)),
             None => {
                 promise(&mut self.index());
@@ -82,16 +88,22 @@ impl PoolCore {
     }
 
     fn facts(&self) -> Result<Facts, Fault> {
-        let (volumes, snapshots): (Vec<_>, Vec<_>) = {
+        let before = self.usage()?;
+        let (volumes, snapshots, broken): (Vec<_>, Vec<_>, Vec<_>) = {
             let index = self.index();
             let volume = |record: &VolumeRecord| {
                 (record.id.clone(), record.provisioning, promised(record), record.source.is_some())
             };
             let snapshot = |record: &SnapshotRecord| {
-                let is_left_by_copy = record.of_copy && index.volume(&record.source).is_none();
+                let is_left_by_copy = record.is_left_by_copy(index.volume(&record.source));
                 (record.id.clone(), record.source.clone(), record.state, is_left_by_copy)
             };
-            (index.volumes().map(volume).collect(), index.snapshots().map(snapshot).collect())
+            let broken = index.all_broken().map(|(id, _)| id.clone());
+            (
+                index.volumes().map(volume).collect(),
+                index.snapshots().map(snapshot).collect(),
+                broken.collect(),
+            )
         };
         // Allocation before free space: what is allocated in between is counted twice, never zero times.
         let mut allocated = BTreeMap::new();
@@ -129,12 +141,24 @@ impl PoolCore {
             usage: file.usage,
         });
         Ok(Facts {
-            usage: self.usage()?,
+            usage: worst(&before, &self.usage()?),
             sparse,
             volumes,
             copying,
             snapshots: of_snapshots,
             snapshots_of_deleted_copies: of_deleted_copies,
+            unreadable: broken.iter().map(|id| self.unreadable(id)).fold(0, u64::saturating_add),
         })
+    }
+
+    /// What the image of an object whose record cannot be read can still take: it may be in use.
+    fn unreadable(&self, id: &str) -> u64 {
+        if !matches!(ids::kind_of(id), Some(Kind::Volume | Kind::Snapshot)) {
+            return 0;
+        }
+        // An object of which nothing can be read must not stop the others. The check of the pool reports it.
+        let Ok(Some(image)) = self.store.stat(&store::image_of(id)) else { return 0 };
+        let shared = if self.reflink { image.allocated } else { 0 };
+        image.size.saturating_sub(image.allocated).saturating_add(shared)
     }
 }

@@ -114,13 +114,16 @@ impl PoolCore {
 
     /// Adds the volume to the index if the pool has space for it, so that the space is not promised twice.
     fn reserve(&self, record: &VolumeRecord, origin: Option<&CopySource<'_>>) -> Result<(), CreateError> {
-        let mut demand = match record.provisioning {
-            Provisioning::Thin => Demand { thin: record.size, ..Demand::default() },
-            Provisioning::Thick => Demand { thick: record.size, ..Demand::default() },
+        let demand = || {
+            let now = match origin.filter(|_| !self.reflink) {
+                Some(origin) => self.allocated(&origin.id)?,
+                None => 0,
+            };
+            Ok(match record.provisioning {
+                Provisioning::Thin => Demand { thin: record.size, now, ..Demand::default() },
+                Provisioning::Thick => Demand { thick: record.size, now, ..Demand::default() },
+            })
         };
-        if let Some(origin) = origin.filter(|_| !self.reflink) {
-            demand.now = self.allocated(&origin.id)?;
-        }
         self.admit(demand, |index| index.put_volume(record.clone())).map_err(|refusal| match refusal {
             Refusal::Exhausted(reason) => CreateError::Exhausted(reason),
             Refusal::Fault(fault) => fault.into(),
@@ -324,6 +327,7 @@ fn new_record(
         source: wanted.source.clone(),
         image_inode: None,
         attached: None,
+        growing_offline: false,
     })
 }
 

@@ -36,6 +36,30 @@ fn attach_is_idempotent_and_detach_releases_the_device(fs: FsType) {
 }
 
 #[test]
+fn volume_is_not_copied_while_its_file_system_grows_offline() {
+    let mut f = Fixture::new(FsType::Xfs);
+    let id = f.raw_volume("v", 32 * MIB).id;
+    f.set_growing_offline(&id, true).unwrap();
+    f.reopen();
+    assert_eq!(f.is_growing_offline(&id), Ok(true));
+    let refused = f.create_snapshot(&snapshot("s", &id)).unwrap_err().to_string();
+    assert!(refused.contains("being enlarged"), "{refused}");
+    f.create(&copy_of("copy", 32 * MIB, &id)).unwrap_err();
+    f.set_growing_offline(&id, false).unwrap();
+    f.take_snapshot("s", &id);
+
+    // An image from a backup is not the one that was being grown.
+    f.set_growing_offline(&id, true).unwrap();
+    f.close();
+    let copy = f.image(&id).with_file_name("copy");
+    fs::copy(f.image(&id), &copy).unwrap();
+    fs::rename(copy, f.image(&id)).unwrap();
+    Pool::open_maintenance(std::sync::Arc::new(Linux::new()), f.disk.path()).unwrap().adopt(&id).unwrap();
+    f.reopen();
+    assert_eq!(f.is_growing_offline(&id), Ok(false));
+}
+
+#[test]
 fn read_only_access_gets_a_read_only_device() {
     let f = Fixture::new(FsType::Xfs);
     let id = f.raw_volume("v", 32 * MIB).id;

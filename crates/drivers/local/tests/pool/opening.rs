@@ -1,13 +1,37 @@
 //! Opening a pool, and maintenance by an operator.
 
 use std::fs;
+use std::process::Command;
 use std::sync::Arc;
 
+use wharf_driver_local::disk::{self, PoolStorage};
 use wharf_driver_local::{Config, OpenError, Pool, Severity};
 use wharf_linux::{FsType, Linux};
 use wharf_testkit::TestPool;
 
 use crate::fixture::*;
+
+on_reflink!(new_pool_of_a_machine_is_an_image_also_with_reflinks);
+
+/// N-H2: in a directory, other programs on the host would take the space that volumes were promised.
+fn new_pool_of_a_machine_is_an_image_also_with_reflinks(fs_type: FsType) {
+    let disk = TestPool::new(fs_type, 2 * GIB);
+    let kernel = Linux::new();
+    let prepared = disk::prepare(&kernel, disk.path(), Some(400 * MIB), true);
+    let attributes = Command::new("lsattr").arg(disk.path().join("pool.img")).output();
+    disk::close(&kernel, disk.path()).unwrap();
+    let (pool, storage) = prepared.unwrap();
+    assert_eq!((pool, storage), (disk.path().canonicalize().unwrap().join("pool"), PoolStorage::Disk));
+    let attributes = String::from_utf8(attributes.unwrap().stdout).unwrap();
+    let attributes = attributes.split_whitespace().next().unwrap();
+    // Else btrfs writes to new blocks, and a full disk is an I/O error in the volumes.
+    assert_eq!(attributes.contains('C'), fs_type == FsType::Btrfs, "{attributes}");
+    // An existing pool in a directory stays there.
+    let other = disk.path().join("other");
+    fs::create_dir_all(other.join("pool")).unwrap();
+    Pool::init(Arc::new(Linux::new()), &other.join("pool")).unwrap();
+    assert_eq!(disk::prepare(&kernel, &other, None, false).unwrap().1, PoolStorage::Directory);
+}
 
 fn open(path: &std::path::Path) -> Result<Pool, OpenError> {
     Pool::open(Arc::new(Linux::new()), Config::new("n1", path))
@@ -165,6 +189,10 @@ fn only_the_remembered_pool_is_served() {
     assert!(fs::read_dir(&empty).unwrap().next().is_none(), "no pool was created");
     fs::write(&file, "").unwrap();
     assert!(matches!(start(&first, true), Err(OpenError::PoolIdFile { .. })));
+    let pool_id_file = Some(file.with_file_name("missing").join("pool-id"));
+    let refused = Pool::open(Arc::new(Linux::new()), Config { pool_id_file, ..Config::new("n1", &first) });
+    let refused = refused.err().unwrap().to_string();
+    assert!(refused.contains("create the directory"), "{refused}");
     // A driver that gets the option later records the identity of its pool.
     fs::remove_file(&file).unwrap();
     start(&first, false).unwrap();

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 
 use wharf_driver::backend::{AccessMode, Capability, DeviceError};
 use wharf_linux::{BlockDevices as _, FsType, Linux, LoopDevice};
@@ -19,6 +20,11 @@ fn ioctl(device: &Path, mode: &str, request: u32, argument: &str) {
     perl.args(["-e", script]).arg(device).args([mode, &request.to_string(), argument]);
     let output = perl.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn change_file(device: &Path, file: &Path) {
+    let argument = format!("do {{ open(our $f, '<', '{}') or die $!; fileno($f) }}", file.display());
+    ioctl(device, "<", LOOP_CHANGE_FD, &argument);
 }
 
 const LOOP_CLR_FD: u32 = 0x4C01;
@@ -101,6 +107,43 @@ fn changed_configuration_is_restored_at_publish_and_start() {
     f.assert_empty();
 }
 
+/// Between listing and holding it, the device goes to another program's file.
+#[test]
+fn device_that_went_to_another_program_is_neither_held_nor_detached() {
+    let mut f = Fixture::new(FsType::Xfs);
+    let work = tempfile::tempdir().unwrap();
+    let file = work.path().join("file");
+    File::create(&file).unwrap().set_len(16 * MIB).unwrap();
+    // Volumes of the same name have the same label, also in the pools of other tests.
+    let id = f.raw_volume(f.uuid(), 16 * MIB).id;
+    let reader = Capability::block(AccessMode::SingleNodeReaderOnly);
+    let (label, stolen) = (id.clone(), Arc::new(Mutex::new(None)));
+    let taken = Arc::clone(&stolen);
+    f.reopen_with(observing(move |effect| {
+        let mut taken = taken.lock().unwrap();
+        if effect == "loop_hold" && taken.is_none() {
+            let devices = Linux::new().loop_devices().unwrap();
+            let device = devices.into_iter().find(|device| device.label == label).unwrap().path;
+            // In one step: other tests would take the number of a detached device.
+            change_file(&device, &file);
+            *taken = Some(device);
+        }
+    }));
+    let refused = f.attach(&id, &reader);
+    assert!(matches!(&refused, Err(DeviceError::WrongDevice(_))), "{refused:?}");
+    let device = stolen.lock().unwrap().clone().unwrap();
+    let theirs = configured(&device);
+    let others = Linux::new().loop_devices().unwrap();
+    let holder = others.iter().find(|other| other.backing_device == Some(theirs.number));
+    f.detach(&id).unwrap();
+    let after = Linux::new().loop_devices().unwrap().into_iter().find(|found| found.path == device);
+    let kept = after.is_some_and(|found| found.backing == theirs.backing);
+    run("losetup", &["-d".as_ref(), &device]);
+    assert_eq!((holder, kept), (None, true));
+    f.delete(&id).unwrap();
+    f.assert_empty();
+}
+
 /// LOOP_CHANGE_FD needs only a read-only device and read access.
 #[test]
 fn device_with_another_file_is_not_published_and_is_released() {
@@ -111,8 +154,7 @@ fn device_with_another_file_is_not_published_and_is_released() {
     let id = f.raw_volume("v", 16 * MIB).id;
     let reader = Capability::block(AccessMode::SingleNodeReaderOnly);
     let device = f.attach(&id, &reader).unwrap().path;
-    let argument = format!("do {{ open(our $f, '<', '{}') or die $!; fileno($f) }}", file.display());
-    ioctl(&device, "<", LOOP_CHANGE_FD, &argument);
+    change_file(&device, &file);
     let refused = f.before_publish(&id, &reader);
     assert!(
         matches!(&refused, Err(DeviceError::WrongDevice(reason)) if reason.contains("another file")),

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use wharf_driver_local::Pool;
+use wharf_driver_local::{OpenError, Pool};
 use wharf_linux::{FsType, Linux};
 
 use crate::fixture::*;
@@ -122,7 +123,8 @@ fn abandoned_freeze_is_thawed_by_another_process_but_not_that_of_a_running_drive
     let mounted = Mounted::new(&device, &work.path().join("m"));
     let thaw = || Pool::thaw_abandoned(Arc::new(Linux::new()), f.disk.path()).unwrap();
     assert!(!thaw());
-    let record = format!("{{\"version\": 1, \"mountPoints\": [\"{}\"]}}", mounted.0.display());
+    // The second one is in the mount namespace of the driver only.
+    let record = format!("{{\"version\": 1, \"mountPoints\": [\"{}\", \"/unseen\"]}}", mounted.0.display());
     fs::write(f.path("freeze.json"), record).unwrap();
     run("fsfreeze", &["--freeze".as_ref(), &mounted.0]);
     let frozen = !thaw();
@@ -130,9 +132,40 @@ fn abandoned_freeze_is_thawed_by_another_process_but_not_that_of_a_running_drive
     let abandoned = Pool::thaw_abandoned(Arc::new(Linux::new()), f.disk.path()).unwrap();
     let again = std::process::Command::new("fsfreeze").arg("--unfreeze").arg(&mounted.0).output().unwrap();
     assert!(frozen && abandoned && !again.status.success(), "{frozen} {abandoned} {again:?}");
-    assert!(!f.path("freeze.json").exists());
+    let left = fs::read_to_string(f.path("freeze.json")).unwrap();
+    assert!(left.contains("/unseen") && !left.contains(mounted.0.to_str().unwrap()), "{left}");
+    assert!(!Pool::thaw_abandoned(Arc::new(Linux::new()), f.disk.path()).unwrap(), "nothing is left to thaw");
     fs::write(mounted.0.join("file"), "writers continue").unwrap();
     drop(mounted);
     f.reopen();
+    assert!(!f.path("freeze.json").exists(), "the driver sees all of its mounts");
     f.detach(&id).unwrap();
+}
+
+/// An exchange of the driver before may not be on the disk yet. The next change overwrites what is the record there.
+#[test]
+fn directories_of_records_are_synced_at_start() {
+    let mut f = Fixture::new(FsType::Xfs);
+    let syncs = |f: &mut Fixture| {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        f.reopen_with(observing(move |effect| {
+            counted.fetch_add(usize::from(effect == "sync"), Ordering::SeqCst);
+        }));
+        count.load(Ordering::SeqCst)
+    };
+    let without = syncs(&mut f);
+    for name in ["a", "b", "c"] {
+        f.raw_volume(name, 16 * MIB);
+    }
+    assert_eq!(syncs(&mut f), without + 3);
+}
+
+#[test]
+fn freeze_is_not_looked_for_in_a_directory_that_is_not_a_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    for path in [dir.path().to_owned(), dir.path().join("missing")] {
+        let refused = Pool::thaw_abandoned(Arc::new(Linux::new()), &path);
+        assert!(matches!(refused, Err(OpenError::NoPool(_) | OpenError::Missing(_))), "{refused:?}");
+    }
 }

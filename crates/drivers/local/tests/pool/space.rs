@@ -251,7 +251,52 @@ fn expansion_in_flight_counts() {
     ));
 }
 
-on_reflink!(snapshot_reserves_what_its_source_may_rewrite, every_owner_of_shared_blocks_can_be_rewritten,);
+on_reflink!(
+    snapshot_reserves_what_its_source_may_rewrite,
+    every_owner_of_shared_blocks_can_be_rewritten,
+    snapshot_of_an_old_record_reserves_for_a_deleted_copy,
+);
+
+/// A record of an earlier release does not say whether the volume was a copy.
+fn snapshot_of_an_old_record_reserves_for_a_deleted_copy(fs: FsType) {
+    let mut f = Fixture::with(fs, GIB, |_| ());
+    let first = f.raw_volume("first", 128 * MIB).id;
+    f.write(&first, 0, &vec![1; 128 << 20]);
+    let between = f.take_snapshot("s1", &first).id;
+    let restored = f.create(&copy_of("restored", 128 * MIB, &between)).unwrap().id;
+    let left = f.take_snapshot("s2", &restored).id;
+    f.delete_snapshot(&between).unwrap();
+    f.delete(&restored).unwrap();
+    f.wait_for_purge();
+    let available = f.capacity(&CapacityQuery::default()).unwrap().available;
+    f.close();
+    let record = fs::read_to_string(f.record(&left)).unwrap();
+    let old: String = record.lines().filter(|line| !line.contains("ofCopy")).collect();
+    let old = old.replace(",}", "}");
+    assert_ne!(old.len(), record.len());
+    fs::write(f.record(&left), old).unwrap();
+    f.reopen();
+    let reopened = f.capacity(&CapacityQuery::default()).unwrap().available;
+    assert!(reopened.abs_diff(available) < 8 * MIB, "{available} {reopened}");
+    // A new volume with the name of the deleted one.
+    let again = f.raw_volume("restored", 16 * MIB).id;
+    assert_eq!(again, restored);
+    let after = f.capacity(&CapacityQuery::default()).unwrap().available;
+    assert!(after + 8 * MIB < reopened, "{reopened} {after}");
+    assert!(f.get_snapshot(&left).unwrap().is_some());
+}
+
+#[test]
+fn volume_with_an_unreadable_record_keeps_its_space() {
+    let mut f = Fixture::with(FsType::Xfs, GIB, |_| ());
+    let id = f.raw_volume("v", 400 * MIB).id;
+    let available = f.capacity(&CapacityQuery::default()).unwrap().available;
+    f.close();
+    fs::write(f.record(&id), "damaged").unwrap();
+    f.reopen();
+    let after = f.capacity(&CapacityQuery::default()).unwrap().available;
+    assert!(after.abs_diff(available) < 8 * MIB, "{available} {after}");
+}
 
 /// The first volume shares its blocks with a snapshot of a restored volume, after the snapshot between them was deleted.
 fn every_owner_of_shared_blocks_can_be_rewritten(fs: FsType) {
