@@ -20,8 +20,10 @@ const ADOPT_EXPLANATION: &str = "\
 Volumes that csi-driver-nfs created have no record on their share, so the driver mounts and expands them, but does not delete \
 their directories. This command writes the records. It changes no PersistentVolume and no directory, and can be repeated.
 
-A volume is adopted only if its handle and its attributes name the same directory, and the directory exists. Run it where the \
-driver runs, because it mounts the shares:
+A volume is adopted only if its handle and its attributes name the same directory, and the directory exists. Pass all \
+PersistentVolumes of the cluster, of all drivers: a directory is never deleted if a PersistentVolume uses it, or one above or \
+beneath it, that is not adopted in the same run. Adopt all volumes with one directory at once. Run it where the driver runs, \
+because it mounts the shares:
   kubectl get pv -o json | kubectl exec -i -n kube-system deploy/csi-nfs-controller -c nfs -- wharf nfs adopt
 
 If the driver runs with --server-agent, use the same flags for agents here: a directory can have the limit of an earlier volume, \
@@ -58,7 +60,7 @@ enum NfsCommand {
 #[derive(Debug, clap::Args)]
 #[command(after_help = ADOPT_EXPLANATION)]
 struct AdoptArgs {
-    /// Name of the driver; other PersistentVolumes are ignored
+    /// Name of the driver. Other PersistentVolumes are not adopted, but their directories are kept
     #[arg(long, value_name = "NAME", default_value = wharf_driver_nfs::DRIVER_NAME)]
     drivername: String,
     /// Directory over which worker processes mount an export, each in its own mount namespace
@@ -120,7 +122,8 @@ async fn adopt(args: AdoptArgs, json: &[u8]) -> anyhow::Result<()> {
     let mut refused = 0_usize;
     for volume in &volumes {
         match controller.adopt(volume).await {
-            Ok(()) => println!("{}: adopted", volume.name),
+            Ok(()) if volume.kept_for.is_empty() => println!("{}: adopted", volume.name),
+            Ok(()) => println!("{}: adopted, {}", volume.name, kept(volume)),
             Err(error) => {
                 refused += 1;
                 println!("{}: not adopted: {error}", volume.name);
@@ -133,6 +136,19 @@ async fn adopt(args: AdoptArgs, json: &[u8]) -> anyhow::Result<()> {
         return Err(ExitStatus(1).into());
     }
     Ok(())
+}
+
+/// Why the directory of an adopted volume is never deleted, and how to change that before the adoption.
+fn kept(volume: &PersistentVolumeFacts) -> String {
+    const SHOWN: usize = 5;
+    let mut others: Vec<&str> = volume.kept_for.iter().map(String::as_str).take(SHOWN).collect();
+    if volume.kept_for.len() > SHOWN {
+        others.push("…");
+    }
+    format!(
+        "but its directory is never deleted: {} uses it, or one above or beneath it, and is not adopted with it",
+        others.join(", ")
+    )
 }
 
 #[cfg(test)]

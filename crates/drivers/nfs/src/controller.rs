@@ -8,6 +8,7 @@ mod adopt;
 mod convert;
 mod errors;
 mod health;
+mod neighbours;
 mod objects;
 mod plan;
 mod snapshots;

@@ -1,5 +1,6 @@
 //! The controller on shares that are plain directories.
 
+mod adoption;
 mod snapshots;
 
 use std::collections::BTreeMap;
@@ -347,6 +348,7 @@ async fn volumes_of_csi_driver_nfs_are_adopted() {
         attributes: map(&[("server", "srv"), ("share", "/share"), ("subdir", "pvc-1")]),
         mount_options: vec!["nfsvers=4.1".into()],
         capacity: 1 << 30,
+        ..PersistentVolumeFacts::default()
     };
     // Without a record nothing is deleted.
     controller.delete(&DeleteVolume::new(facts.handle.clone())).await.unwrap();

@@ -1,6 +1,6 @@
 //! The requests that a share serves and their responses: one JSON object each on the worker's pipes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use wharf_driver::backend::VolumeContentSource;
@@ -178,6 +178,12 @@ pub struct Adopt {
     pub options: Vec<String>,
     /// What DeleteVolume does; `None` for the driver's default.
     pub on_delete: Option<OnDelete>,
+    /// The handles of other volumes with the same directory that are adopted in the same run.
+    #[serde(default)]
+    pub shared_with: BTreeSet<String>,
+    /// Whether the directory is never deleted: something that is not adopted uses it, too.
+    #[serde(default)]
+    pub keep: bool,
 }
 
 /// A volume.
