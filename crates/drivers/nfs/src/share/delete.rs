@@ -6,7 +6,7 @@
 use super::create::{ATTEMPTS, contended};
 use super::directory::{Found, staged, with_state};
 use super::error::During as _;
-use super::files::none_if_missing;
+use super::files::{is_beneath_other_type, none_if_missing};
 use super::record::{
     Destination, DirectoryIdentity, DirectoryRecord, DirectoryState, DirectoryUse, Origin, VolumeRecord,
     VolumeState,
@@ -17,7 +17,7 @@ use super::store::{Slot, Swap};
 use super::trash::trash_data;
 use super::{DeleteVolume, ErrorKind, Share, ShareError};
 use crate::parameters::OnDelete;
-use crate::path::{MAX_COMPONENT, SharePath};
+use crate::path::{MAX_COMPONENT, RECORDS, SharePath};
 
 impl Share {
     pub(super) fn delete_volume(&self, request: &DeleteVolume) -> Result<(), ShareError> {
@@ -119,6 +119,10 @@ impl Share {
             // It was never returned to a caller.
             on_delete = OnDelete::Delete;
         }
+        if directory.origin == Origin::Existing || on_delete == OnDelete::Retain {
+            return Ok(None);
+        }
+        self.refuse_share(&directory.path)?;
         let destination = match (directory.origin, on_delete) {
             (Origin::Existing, _) | (_, OnDelete::Retain) => return Ok(None),
             (Origin::Created | Origin::Adopted, OnDelete::Delete) => Destination::Trash(self.new_id()?),
@@ -158,6 +162,7 @@ impl Share {
                 Destination::Archive(taken) => return self.archive_elsewhere(slot, taken),
             },
             (Found::Same, Found::Missing) => {
+                self.refuse_share(path)?;
                 if let Destination::Archive(archive) = destination {
                     match self.make_parents(archive) {
                         // A parent of the archive became a volume or an archive.
@@ -176,6 +181,23 @@ impl Share {
         // A conflict means that another controller finished it.
         self.swap_record(slot, None)?;
         self.remove_parents(path)
+    }
+
+    /// Refuses to move a directory that another class or installation uses as its share: with it would go volumes and snapshots
+    /// that have their records in there.
+    fn refuse_share(&self, path: &SharePath) -> Result<(), ShareError> {
+        match self.files.stat(&path.as_path().join(RECORDS)) {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) => {
+                let message = format!(
+                    "directory {path} contains {path}/{RECORDS}, so it is a share with volumes or snapshots of its own, and was not \
+                     touched: delete these first, then remove {path}/{RECORDS}"
+                );
+                Err(ShareError::new(ErrorKind::Precondition, message))
+            }
+            Err(error) if is_beneath_other_type(&error) => Ok(()),
+            Err(error) => Err(error).during("look for another share's records in", path.as_str()),
+        }
     }
 
     /// Renames a volume's directory and checks that it was the right one.

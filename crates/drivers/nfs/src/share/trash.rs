@@ -13,6 +13,7 @@ use super::files::none_if_missing;
 use super::record::{DirectoryIdentity, VERSION, to_bytes};
 use super::root::own;
 use super::{PurgeTrash, Share, ShareError};
+use crate::path::RECORDS;
 
 /// Directories deeper than this are moved up before they are purged, so that the purge needs little memory.
 const MAX_DEPTH: usize = 32;
@@ -85,6 +86,11 @@ impl Share {
         if let Some(found) = self.stat(&data)? {
             if item.as_ref().map(|item| item.file_id) != Some(found.file_id) {
                 tracing::warn!(trash = %id, "trash entry is not the directory that was deleted; not purged");
+                return Ok(false);
+            }
+            // It became a share after it was deleted, or an earlier release deleted it.
+            if self.stat(&data.join(RECORDS))?.is_some() {
+                tracing::warn!(trash = %id, "trash entry has records of another share; not purged");
                 return Ok(false);
             }
             if !self.purge_tree(&entry, &data, 0, budget)? {
