@@ -268,7 +268,7 @@ pub struct SnapshotInfo {
     pub handle: String,
     /// The handle of the source volume; `None` for a snapshot of csi-driver-nfs, whose handle has only a part of it.
     pub source: Option<String>,
-    /// The bytes of its files; for a snapshot of csi-driver-nfs the size of the archive.
+    /// The smallest size of a volume that it can be restored to; for a snapshot of csi-driver-nfs the size of the archive.
     pub size: u64,
     /// When it was complete, by the server's clock: seconds since 1970.
     pub created: u64,
