@@ -297,6 +297,10 @@ async fn expansion_records_the_size_and_capacity_is_that_of_the_share() {
     assert_eq!(controller.expand(&expand("srv#share#old##", size(7, None))).await.unwrap().capacity, 7);
     let missing = controller.expand(&expand("srv#share#none##", size(7, None))).await;
     assert!(matches!(missing, Err(ExpandError::NotFound(_))));
+    // A static volume, whose size is only in the PersistentVolume: its handle can be any text.
+    for id in ["nas/share##", "any text", "srv#share#", "srv#share#../x##"] {
+        assert_eq!(controller.expand(&expand(id, size(9, None))).await.unwrap().capacity, 9, "{id}");
+    }
 
     let query = CapacityQuery::new(map(&[("server", "srv"), ("share", "/share")]));
     assert!(controller.capacity(&query).await.unwrap().available > 0);

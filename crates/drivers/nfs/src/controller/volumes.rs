@@ -98,13 +98,16 @@ impl Expansion for Controller {
     async fn expand(&self, request: &ExpandVolume) -> Result<ExpandedVolume, ExpandError> {
         let id = &request.id;
         let missing = || ExpandError::NotFound(format!("there is no volume {id}"));
-        let location = VolumeHandle::parse(id).and_then(|handle| handle.location()).map_err(|_| missing())?;
-        let export = self.export(&location, &request.secrets).await.map_err(BackendError::Internal)?;
         // Without a required size, the limit is what the caller wants.
         let size = match (request.size.required, request.size.limit) {
             (0, Some(limit)) => limit,
             (required, _) => required,
         };
+        let Ok(location) = VolumeHandle::parse(id).and_then(|handle| handle.location()) else {
+            // A static volume, whose handle can be any text: its size is only in the PersistentVolume, as with csi-driver-nfs.
+            return Ok(ExpandedVolume { capacity: size, node_expansion_required: false });
+        };
+        let export = self.export(&location, &request.secrets).await.map_err(BackendError::Internal)?;
         let expand = share::ExpandVolume { handle: id.clone(), size };
         let response = self.call(&export, Request::ExpandVolume(expand)).await.map_err(CallError::from)?;
         let capacity = match response {
