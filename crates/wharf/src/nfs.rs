@@ -11,7 +11,7 @@ use wharf_driver_nfs::controller::{
     Controller, ControllerOptions, Conversion, ConvertOptions, PersistentVolumeFacts,
 };
 use wharf_driver_nfs::server::Servers;
-use wharf_driver_nfs::worker::{Exports, WorkerOptions, WorkerProgram, Workers};
+use wharf_driver_nfs::worker::{Exports, WorkerLog, WorkerOptions, WorkerProgram, Workers};
 
 use crate::ExitStatus;
 pub(crate) use agents::AgentArgs;
@@ -85,11 +85,12 @@ struct ConvertArgs {
     drivername: String,
 }
 
-pub(crate) async fn run(args: NfsArgs) -> anyhow::Result<()> {
+/// `worker_log` is what worker processes log.
+pub(crate) async fn run(args: NfsArgs, worker_log: WorkerLog) -> anyhow::Result<()> {
     let mut json = Vec::new();
     std::io::stdin().read_to_end(&mut json).context("read PersistentVolumes from standard input")?;
     match args.command {
-        NfsCommand::Adopt(args) => adopt(args, &json).await,
+        NfsCommand::Adopt(args) => adopt(args, worker_log, &json).await,
         NfsCommand::Convert(args) => convert(&args, &json),
     }
 }
@@ -111,13 +112,13 @@ fn convert(args: &ConvertArgs, json: &[u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn adopt(args: AdoptArgs, json: &[u8]) -> anyhow::Result<()> {
+async fn adopt(args: AdoptArgs, worker_log: WorkerLog, json: &[u8]) -> anyhow::Result<()> {
     let volumes = PersistentVolumeFacts::from_list(json, &args.drivername)
         .context("standard input must be the output of `kubectl get pv -o json`")?;
     let agents = args.agents.access(&args.working_mount_dir)?;
     let options = WorkerOptions { mount_dir: args.working_mount_dir, agents, ..WorkerOptions::default() };
     let exports = Exports::Servers(Arc::new(Servers::default()));
-    let workers = Workers::new(WorkerProgram::default(), exports, options);
+    let workers = Workers::new(WorkerProgram::default().log(worker_log), exports, options);
     let controller = Controller::new(Arc::new(workers.clone()), None, ControllerOptions::default());
     let mut refused = 0_usize;
     for volume in &volumes {

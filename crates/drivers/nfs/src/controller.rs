@@ -17,6 +17,7 @@ mod tests;
 mod volumes;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -67,6 +68,8 @@ pub struct Controller {
     recovered: Mutex<BTreeMap<Export, Instant>>,
     /// The mount options that last worked for a server and share. Calls without a class (DeleteVolume) use them.
     known_options: Mutex<BTreeMap<(String, String), Vec<String>>>,
+    /// How many deletions succeeded without effect.
+    deletes_without_record: AtomicU64,
 }
 
 impl Controller {
@@ -77,7 +80,19 @@ impl Controller {
         objects: Option<Arc<dyn ClusterObjects>>,
         options: ControllerOptions,
     ) -> Self {
-        Self { client, objects, options, recovered: Mutex::default(), known_options: Mutex::default() }
+        Self {
+            client,
+            objects,
+            options,
+            recovered: Mutex::default(),
+            known_options: Mutex::default(),
+            deletes_without_record: AtomicU64::new(0),
+        }
+    }
+
+    /// How many deletions succeeded without effect since the start, because the volume has no record.
+    pub fn deletes_without_record(&self) -> u64 {
+        self.deletes_without_record.load(Ordering::Relaxed)
     }
 
     /// Recovers and purges every export that was used, each hour. Never returns.

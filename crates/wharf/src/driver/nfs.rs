@@ -15,7 +15,7 @@ use wharf_driver_nfs::controller::ControllerOptions;
 use wharf_driver_nfs::node::{InlineVolumes, NodeOptions};
 use wharf_driver_nfs::parameters::OnDelete;
 use wharf_driver_nfs::server::Servers;
-use wharf_driver_nfs::worker::{Exports, WorkerOptions, WorkerProgram};
+use wharf_driver_nfs::worker::{Exports, WorkerLog, WorkerOptions, WorkerProgram};
 
 use crate::nfs::AgentArgs;
 use crate::signal::stop_signal;
@@ -120,7 +120,7 @@ pub(super) struct Args {
     verbosity: Option<String>,
 }
 
-pub(super) async fn run(args: Args) -> anyhow::Result<()> {
+pub(super) async fn run(args: Args, worker_log: WorkerLog) -> anyhow::Result<()> {
     let ignored = [
         (
             "--remove-archived-volume-path",
@@ -152,7 +152,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         driver_name: args.drivername,
         node_id,
         exports: Exports::Servers(Arc::new(Servers::default())),
-        program: WorkerProgram::default(),
+        program: WorkerProgram::default().log(worker_log),
         workers: WorkerOptions { mount_dir: args.working_mount_dir, agents, ..WorkerOptions::default() },
         controller: ControllerOptions {
             default_on_delete: args.default_ondelete_policy,

@@ -15,22 +15,26 @@ use super::root::own;
 use super::snapshot_record::JobKey;
 use super::store::{Slot, Swap};
 use super::trash::trash_data;
-use super::{DeleteVolume, ErrorKind, Share, ShareError};
+use super::{DeleteVolume, Deletion, ErrorKind, Share, ShareError};
 use crate::parameters::OnDelete;
 use crate::path::{MAX_COMPONENT, RECORDS, SharePath};
 
 impl Share {
-    pub(super) fn delete_volume(&self, request: &DeleteVolume) -> Result<(), ShareError> {
+    pub(super) fn delete_volume(&self, request: &DeleteVolume) -> Result<Deletion, ShareError> {
         for _ in 0..ATTEMPTS {
             let slot = self.read_record::<VolumeRecord>(&request.handle)?;
-            let Some(volume) = slot.record.clone() else { return Ok(()) };
+            let Some(volume) = slot.record.clone() else {
+                // A tombstone: repeats of a deletion that succeeded are usual.
+                let deleted = slot.generation > 0;
+                return Ok(if deleted { Deletion::Done } else { Deletion::NoRecord });
+            };
             if matches!(volume.state, VolumeState::Deleting { .. }) {
-                return self.finish_delete(&slot);
+                return self.finish_delete(&slot).map(|()| Deletion::Done);
             }
             let on_delete = volume.on_delete.unwrap_or(request.default_on_delete);
             let deleting = VolumeRecord { state: VolumeState::Deleting { on_delete }, ..volume };
             if let Swap::Done(slot) = self.swap_record(&slot, Some(deleting))? {
-                return self.finish_delete(&slot);
+                return self.finish_delete(&slot).map(|()| Deletion::Done);
             }
         }
         Err(contended(&request.handle))

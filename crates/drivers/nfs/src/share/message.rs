@@ -63,8 +63,8 @@ impl Request {
 pub enum Response {
     /// The volume.
     CreateVolume(Result<VolumeInfo, ShareError>),
-    /// Nothing: the volume is gone, or was never ours.
-    DeleteVolume(Result<(), ShareError>),
+    /// Whether there was anything to delete.
+    DeleteVolume(Result<Deletion, ShareError>),
     /// The volume; `None` if it does not exist.
     GetVolume(Result<Option<VolumeInfo>, ShareError>),
     /// The volume with its new size.
@@ -130,6 +130,17 @@ pub struct DeleteVolume {
     pub handle: String,
     /// What to do with a volume whose class does not say it.
     pub default_on_delete: OnDelete,
+}
+
+/// What a deletion found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Deletion {
+    /// A record: the volume is gone now, or was deleted a short time ago.
+    Done,
+    /// No record, so nothing was touched: a volume of csi-driver-nfs that was not adopted, a static one, or one that was deleted
+    /// long ago.
+    NoRecord,
 }
 
 /// Reads a volume.

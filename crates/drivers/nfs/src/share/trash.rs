@@ -56,15 +56,16 @@ impl Share {
     /// Purges up to a number of entries. Returns whether nothing is left that can be purged.
     pub(super) fn purge_trash(&self, request: &PurgeTrash) -> Result<bool, ShareError> {
         let mut budget = request.max_entries;
-        let mut failed = None;
+        let (mut failed, mut purged) = (None, 0_u64);
+        let mut complete = true;
         for id in self.names(&own(["trash"]))? {
-            if budget == 0 {
-                return Ok(false);
+            complete = budget > 0;
+            if !complete {
+                break;
             }
             match self.purge_item(&id, &mut budget) {
-                Ok(true) => {}
-                Ok(false) if budget == 0 => return Ok(false),
-                Ok(false) => {}
+                Ok(true) => purged += 1,
+                Ok(false) => complete = budget > 0,
                 // The others can be purged all the same.
                 Err(error) => {
                     tracing::warn!(trash = %id, %error, "failed to purge a deleted directory");
@@ -72,7 +73,13 @@ impl Share {
                 }
             }
         }
-        failed.map_or(Ok(true), Err)
+        if purged > 0 {
+            tracing::info!(directories = purged, "purged deleted directories");
+        }
+        match failed {
+            Some(error) if complete => Err(error),
+            _ => Ok(complete),
+        }
     }
 
     /// Purges one trash entry; true if it is gone.

@@ -99,3 +99,21 @@ async fn repeated_adoption_keeps_a_directory_that_another_persistent_volume_uses
     controller.delete(&DeleteVolume::new("srv#share#shared#a#")).await.unwrap();
     assert!(directories.at("shared/data").exists());
 }
+
+#[tokio::test]
+async fn deletion_without_a_record_is_counted_and_a_repeat_is_not() {
+    let (directories, controller) = controller(OnDelete::Delete);
+    write(&directories, "old/data");
+    let own = controller.create(&super::requested("pvc-1", &[])).await.unwrap().id;
+    for (handle, counted) in [
+        (own.as_str(), 0),
+        (own.as_str(), 0),
+        ("srv#share#old##", 1),
+        ("any text", 2),
+        ("srv#share#../x##", 3),
+    ] {
+        controller.delete(&DeleteVolume::new(handle)).await.unwrap();
+        assert_eq!(controller.deletes_without_record(), counted, "{handle}");
+    }
+    assert!(directories.at("old/data").exists());
+}
