@@ -6,7 +6,7 @@
 use super::create::{ATTEMPTS, contended};
 use super::directory::{Found, staged, with_state};
 use super::error::During as _;
-use super::files::{is_beneath_other_type, none_if_missing};
+use super::files::{ID_XATTR, is_beneath_other_type, none_if_missing};
 use super::record::{
     Destination, DirectoryIdentity, DirectoryRecord, DirectoryState, DirectoryUse, Origin, VolumeRecord,
     VolumeState,
@@ -243,14 +243,34 @@ impl Share {
         match self.read_record::<DirectoryRecord>(path) {
             Err(error) => error,
             Ok(current) if current != *slot => contended(path),
-            Ok(_) => {
-                let message = format!(
-                    "directory {path} is not the one that was created for the volume (other file ID), so it was not touched: move \
-                     it away to let the deletion finish"
-                );
-                ShareError::new(ErrorKind::Internal, message)
-            }
+            Ok(_) => self.wrong_identity(slot),
         }
+    }
+
+    /// The error for a directory that does not have the recorded identity.
+    fn wrong_identity(&self, slot: &Slot<DirectoryRecord>) -> ShareError {
+        let path = &slot.key;
+        let message = match self.changed_id(slot) {
+            Some(id) => format!(
+                "directory {path} has the recorded file ID, but another {ID_XATTR}, so it was not touched: either a program copied \
+                 attributes to it (as rsync -X does), then let the deletion finish with `setfattr -n {ID_XATTR} -v {id}` on the \
+                 directory, or it is another directory, then move it away"
+            ),
+            None => format!(
+                "directory {path} is not the one that was created for the volume (other file ID), so it was not touched: move it \
+                 away to let the deletion finish"
+            ),
+        };
+        ShareError::new(ErrorKind::Internal, message)
+    }
+
+    /// The recorded ID of a directory that is in place, by its file ID, but has another one: users of a volume can change it.
+    fn changed_id(&self, slot: &Slot<DirectoryRecord>) -> Option<String> {
+        let DirectoryRecord { path, identity: Some(identity), .. } = slot.record.as_ref()? else {
+            return None;
+        };
+        let found = self.files.stat(path.as_path()).ok()??;
+        identity.xattr.clone().filter(|_| found.file_id == identity.file_id)
     }
 
     /// Reserves a name for an archived directory: `archived-<path>`, as csi-driver-nfs, or a unique one if that is taken.

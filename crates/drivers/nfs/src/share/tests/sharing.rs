@@ -144,6 +144,28 @@ fn volume_with_an_id_is_found_and_deleted_over_a_mount_without_xattrs() {
     assert_eq!(fixture.tree(), Vec::<String>::new());
 }
 
+/// Users of a volume can write the attribute of its root, and rsync -X copies it from another volume.
+#[test]
+fn changed_id_of_a_directory_is_refused_with_its_remedy() {
+    let fixture = Fixture::new();
+    fixture.create("h1", "pvc-1").unwrap();
+    fixture.write("pvc-1/data", "1");
+    let id = record(&fixture, "pvc-1").identity.unwrap().xattr.unwrap();
+    let set = |id: &str| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(fixture.at("pvc-1"), "user.wharf.id", id.as_bytes(), flags).unwrap();
+    };
+    set("of another volume");
+    let error = fixture.delete("h1").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Internal);
+    let remedy = format!("setfattr -n user.wharf.id -v {id}`");
+    assert!(error.message.contains(&remedy), "{error}");
+    assert!(fixture.at("pvc-1/data").exists());
+    set(&id);
+    fixture.delete("h1").unwrap();
+    assert_eq!(fixture.tree(), Vec::<String>::new());
+}
+
 /// ENODATA is "no such attribute", EOPNOTSUPP is "no attributes": only the first one says something about the directory.
 #[test]
 fn id_of_a_file_system_without_xattrs_is_an_error_and_a_missing_one_is_not() {
