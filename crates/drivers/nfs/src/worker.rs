@@ -95,6 +95,9 @@ pub trait ShareClient: Send + Sync + 'static {
 
     /// Whether a job with this key runs now in this process.
     fn job_runs(&self, key: &str) -> bool;
+
+    /// Whether the last run of a recovery or a purge with this key did not succeed, or has not ended.
+    fn job_failed(&self, key: &str) -> bool;
 }
 
 /// Why a worker did not return a response.

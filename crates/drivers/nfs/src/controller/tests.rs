@@ -1,6 +1,7 @@
 //! The controller on shares that are plain directories.
 
 mod adoption;
+mod maintenance;
 mod snapshots;
 
 use std::collections::BTreeMap;
@@ -79,6 +80,9 @@ impl ShareClient for Directories {
     fn job_runs(&self, _: &str) -> bool {
         false
     }
+    fn job_failed(&self, _: &str) -> bool {
+        false
+    }
 }
 
 /// A cluster with one claim and one volume.
@@ -104,6 +108,11 @@ impl ClusterObjects for Objects {
             "unreadable" => Err("forbidden".to_owned()),
             _ => Ok(None),
         }
+    }
+
+    async fn users(&self) -> Result<Vec<VolumeMount>, String> {
+        let attributes = map(&[("server", "srv"), ("share", "/share")]);
+        Ok(vec![VolumeMount { attributes, ..VolumeMount::default() }])
     }
 }
 
@@ -247,6 +256,29 @@ async fn delete_mounts_with_the_options_of_the_secret_or_of_the_class() {
         .map(|(export, _)| export.options.clone())
         .collect();
     assert_eq!(options, [vec!["vers=4.1", "xprtsec=mtls"], vec!["sec=krb5p"]]);
+}
+
+/// Two classes of one share: the options of either may not be those of the volume.
+#[tokio::test]
+async fn options_are_those_of_the_volume_if_classes_of_a_share_differ() {
+    let (directories, controller) = controller(OnDelete::Delete);
+    for (name, version) in [("pvc-8", "vers=4.2"), ("pvc-9", "vers=4.1")] {
+        let mount = MountAccess::new("").flags([version]);
+        let mut request = requested(name, &[]);
+        request.capabilities =
+            vec![Capability::new(VolumeAccess::Mount(mount), AccessMode::MultiNodeMultiWriter)];
+        controller.create(&request).await.unwrap();
+    }
+    for (id, expected) in [
+        ("srv#share#pvc-1##", &["vers=4.2", "xprtsec=mtls"][..]),
+        // Without a PersistentVolume: those that worked last.
+        ("srv#share#pvc-7##", &["vers=4.2", "xprtsec=mtls"]),
+    ] {
+        controller.delete(&DeleteVolume::new(id)).await.unwrap();
+        let calls = directories.calls.lock().unwrap();
+        let last = calls.iter().rev().find(|(_, request)| matches!(request, Request::DeleteVolume(_)));
+        assert_eq!(last.unwrap().0.options, expected, "{id}");
+    }
 }
 
 /// B9: a restarted driver knows no options. The PersistentVolume has those of the class.
