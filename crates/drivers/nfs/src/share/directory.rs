@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use super::create::{ATTEMPTS, contended};
 use super::error::During as _;
 use super::files::{Entry, EntryKind, has_no_xattrs, is_beneath_other_type};
-use super::record::{DirectoryIdentity, DirectoryRecord, DirectoryState, DirectoryUse, Origin, VolumeRecord};
+use super::record::{
+    DirectoryIdentity, DirectoryRecord, DirectoryState, DirectoryUse, Origin, VolumeRecord, VolumeState,
+};
 use super::root::own;
 use super::store::{Slot, Swap};
 use super::{ErrorKind, Share, ShareError};
@@ -60,13 +62,17 @@ impl Share {
                     self.finish_removal(&slot)?;
                 }
                 DirectoryUse::Volume { references, state } if !references.contains(&volume.handle) => {
-                    if *state != DirectoryState::Ready {
+                    if *state != DirectoryState::Ready && self.is_being_created(references)? {
                         let message =
                             format!("directory {} is being created for another volume", volume.path);
                         return Err(ShareError::new(ErrorKind::InProgress { percent: None }, message));
                     }
                     refuse_source(volume)?;
-                    let joined = self.joined(volume, &directory)?;
+                    let joined = match state {
+                        DirectoryState::Ready => self.joined(volume, &directory)?,
+                        // It was gone, and the volume that began to create it again was undone.
+                        _ => with_references(directory.clone(), &directory, &volume.handle),
+                    };
                     self.swap_record(&slot, Some(joined))?;
                 }
                 DirectoryUse::Volume { state: DirectoryState::Ready, .. } => {
@@ -103,6 +109,18 @@ impl Share {
                 DirectoryRecord { path, origin, identity, kept, limited, usage }
             }
         })
+    }
+
+    /// Whether one of the volumes that reference a directory is still being created, so that its requests, or recovery, finish the
+    /// directory.
+    fn is_being_created(&self, references: &BTreeSet<String>) -> Result<bool, ShareError> {
+        for handle in references {
+            let record = self.read_record::<VolumeRecord>(handle)?.record;
+            if record.is_none_or(|volume| volume.state == VolumeState::Creating) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The record of a directory in use, with a further volume. A directory that is gone is created again; one that someone put there

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::support::{Fixture, create, delete, environment, recover, volume};
 use crate::parameters::OnDelete;
 use crate::share::files::{Entry, LinuxFiles, RemovedEntries, ShareFiles};
-use crate::share::record::{DirectoryRecord, Origin};
+use crate::share::record::{DirectoryRecord, DirectoryState, DirectoryUse, Origin};
 use crate::share::{CapacityInfo, CreateVolume, ErrorKind, GetVolume, Request, Response, Share};
 
 fn record(fixture: &Fixture, path: &str) -> DirectoryRecord {
@@ -34,6 +34,28 @@ fn second_volume_in_a_missing_directory_gets_a_new_one() {
     fixture.delete("h2").unwrap();
     assert_eq!(fixture.tree(), Vec::<String>::new());
     assert_eq!(fixture.leftovers(), Vec::<String>::new());
+}
+
+/// A second volume began to create the directory again, and was undone.
+#[test]
+fn directory_whose_new_creation_was_undone_is_created_for_the_next_volume() {
+    let fixture = Fixture::new();
+    fixture.create("h1", "team").unwrap();
+    std::fs::remove_dir(fixture.at("team")).unwrap();
+    let slot = fixture.share.read_record::<DirectoryRecord>("team").unwrap();
+    let usage = DirectoryUse::Volume {
+        references: ["h1".to_owned()].into(),
+        state: DirectoryState::Creating { staging: None },
+    };
+    let undone = DirectoryRecord { identity: None, usage, ..slot.record.clone().unwrap() };
+    fixture.share.swap_record(&slot, Some(undone)).unwrap();
+    fixture.create("h3", "team").unwrap();
+    assert!(fixture.at("team").is_dir());
+    for handle in ["h1", "h3"] {
+        fixture.delete(handle).unwrap();
+    }
+    assert_eq!(fixture.leftovers(), Vec::<String>::new());
+    assert_eq!(fixture.tree(), Vec::<String>::new());
 }
 
 /// Someone replaced the directory: what is there now is not the driver's.
