@@ -13,6 +13,7 @@ use crate::driver::{self, DriverArgs};
 use crate::explain::{self, ExplainArgs};
 use crate::install::{self, InstallArgs};
 use crate::local::{self, LocalArgs};
+use crate::log;
 use crate::nfs::{self, NfsArgs};
 use crate::nfs_server::{self, NfsServerArgs};
 use crate::sidecar::{self, SidecarArgs, SnapshotControllerArgs};
@@ -120,20 +121,21 @@ impl Cli {
 
     /// Runs the selected command.
     pub(crate) async fn run(self) -> anyhow::Result<()> {
+        let worker_log = log::of_workers(&self.log, self.default_log_level());
         match self.command {
             Command::Up(args) => up::run(*args).await,
             Command::Down(args) => down::run(args).await,
             Command::Explain(args) => explain::run(args).await,
             Command::Controllers(args) => controllers::run(args).await,
             Command::Node(args) => agent::run(args).await,
-            Command::Driver(args) => driver::run(args).await,
+            Command::Driver(args) => driver::run(args, worker_log).await,
             Command::Sidecar(args) => sidecar::run(*args).await,
             Command::SnapshotController(args) => sidecar::run_snapshot_controller(*args).await,
             Command::Install(args) => install::run(args).await,
             Command::SnapshotMetadata(args) => snapshot_metadata::run(*args).await,
             Command::Apiserver(args) => apiserver::run(*args).await,
             Command::Local(args) => local::run(args),
-            Command::Nfs(args) => nfs::run(args).await,
+            Command::Nfs(args) => nfs::run(args, worker_log).await,
             Command::NfsServer(args) => nfs_server::run(args).await,
             Command::Csi(args) => csi::run(*args).await,
             Command::Backup(args) => backup::run(*args).await,

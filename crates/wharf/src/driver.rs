@@ -5,6 +5,7 @@ mod local;
 mod nfs;
 
 use clap::{Args, Subcommand};
+use wharf_driver_nfs::worker::WorkerLog;
 
 /// Run a CSI driver on this node
 #[derive(Debug, Args)]
@@ -20,10 +21,11 @@ enum Driver {
     Nfs(Box<nfs::Args>),
 }
 
-pub(crate) async fn run(args: DriverArgs) -> anyhow::Result<()> {
+/// `worker_log` is what worker processes log.
+pub(crate) async fn run(args: DriverArgs, worker_log: WorkerLog) -> anyhow::Result<()> {
     match args.driver {
         Driver::Local(args) => local::run(*args).await,
         Driver::Digitalocean(args) => digitalocean::run(*args).await,
-        Driver::Nfs(args) => nfs::run(*args).await,
+        Driver::Nfs(args) => nfs::run(*args, worker_log).await,
     }
 }

@@ -11,7 +11,7 @@ use wharf_driver_nfs::controller::{
     Controller, ControllerOptions, Conversion, ConvertOptions, PersistentVolumeFacts,
 };
 use wharf_driver_nfs::server::Servers;
-use wharf_driver_nfs::worker::{Exports, WorkerOptions, WorkerProgram, Workers};
+use wharf_driver_nfs::worker::{Exports, WorkerLog, WorkerOptions, WorkerProgram, Workers};
 
 use crate::ExitStatus;
 pub(crate) use agents::AgentArgs;
@@ -20,8 +20,10 @@ const ADOPT_EXPLANATION: &str = "\
 Volumes that csi-driver-nfs created have no record on their share, so the driver mounts and expands them, but does not delete \
 their directories. This command writes the records. It changes no PersistentVolume and no directory, and can be repeated.
 
-A volume is adopted only if its handle and its attributes name the same directory, and the directory exists. Run it where the \
-driver runs, because it mounts the shares:
+A volume is adopted only if its handle and its attributes name the same directory, and the directory exists. Pass all \
+PersistentVolumes of the cluster, of all drivers: a directory is never deleted if a PersistentVolume uses it, or one above or \
+beneath it, that is not adopted in the same run. Adopt all volumes with one directory at once. Run it where the driver runs, \
+because it mounts the shares:
   kubectl get pv -o json | kubectl exec -i -n kube-system deploy/csi-nfs-controller -c nfs -- wharf nfs adopt
 
 If the driver runs with --server-agent, use the same flags for agents here: a directory can have the limit of an earlier volume, \
@@ -58,7 +60,7 @@ enum NfsCommand {
 #[derive(Debug, clap::Args)]
 #[command(after_help = ADOPT_EXPLANATION)]
 struct AdoptArgs {
-    /// Name of the driver; other PersistentVolumes are ignored
+    /// Name of the driver. Other PersistentVolumes are not adopted, but their directories are kept
     #[arg(long, value_name = "NAME", default_value = wharf_driver_nfs::DRIVER_NAME)]
     drivername: String,
     /// Directory over which worker processes mount an export, each in its own mount namespace
@@ -83,11 +85,12 @@ struct ConvertArgs {
     drivername: String,
 }
 
-pub(crate) async fn run(args: NfsArgs) -> anyhow::Result<()> {
+/// `worker_log` is what worker processes log.
+pub(crate) async fn run(args: NfsArgs, worker_log: WorkerLog) -> anyhow::Result<()> {
     let mut json = Vec::new();
     std::io::stdin().read_to_end(&mut json).context("read PersistentVolumes from standard input")?;
     match args.command {
-        NfsCommand::Adopt(args) => adopt(args, &json).await,
+        NfsCommand::Adopt(args) => adopt(args, worker_log, &json).await,
         NfsCommand::Convert(args) => convert(&args, &json),
     }
 }
@@ -109,18 +112,19 @@ fn convert(args: &ConvertArgs, json: &[u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn adopt(args: AdoptArgs, json: &[u8]) -> anyhow::Result<()> {
+async fn adopt(args: AdoptArgs, worker_log: WorkerLog, json: &[u8]) -> anyhow::Result<()> {
     let volumes = PersistentVolumeFacts::from_list(json, &args.drivername)
         .context("standard input must be the output of `kubectl get pv -o json`")?;
     let agents = args.agents.access(&args.working_mount_dir)?;
     let options = WorkerOptions { mount_dir: args.working_mount_dir, agents, ..WorkerOptions::default() };
     let exports = Exports::Servers(Arc::new(Servers::default()));
-    let workers = Workers::new(WorkerProgram::default(), exports, options);
+    let workers = Workers::new(WorkerProgram::default().log(worker_log), exports, options);
     let controller = Controller::new(Arc::new(workers.clone()), None, ControllerOptions::default());
     let mut refused = 0_usize;
     for volume in &volumes {
         match controller.adopt(volume).await {
-            Ok(()) => println!("{}: adopted", volume.name),
+            Ok(()) if volume.kept_for.is_empty() => println!("{}: adopted", volume.name),
+            Ok(()) => println!("{}: adopted, {}", volume.name, kept(volume)),
             Err(error) => {
                 refused += 1;
                 println!("{}: not adopted: {error}", volume.name);
@@ -133,6 +137,19 @@ async fn adopt(args: AdoptArgs, json: &[u8]) -> anyhow::Result<()> {
         return Err(ExitStatus(1).into());
     }
     Ok(())
+}
+
+/// Why the directory of an adopted volume is never deleted, and how to change that before the adoption.
+fn kept(volume: &PersistentVolumeFacts) -> String {
+    const SHOWN: usize = 5;
+    let mut others: Vec<&str> = volume.kept_for.iter().map(String::as_str).take(SHOWN).collect();
+    if volume.kept_for.len() > SHOWN {
+        others.push("…");
+    }
+    format!(
+        "but its directory is never deleted: {} uses it, or one above or beneath it, and is not adopted with it",
+        others.join(", ")
+    )
 }
 
 #[cfg(test)]

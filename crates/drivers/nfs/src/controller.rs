@@ -1,13 +1,14 @@
 //! The SDK's controller traits, on top of share workers.
 //!
 //! A handle or the parameters of a class tell on which export a volume is; everything else is decided there, by
-//! [`crate::share`]. The first call for an export after the start, and every hour, starts its recovery and purge in the
-//! background.
+//! [`crate::share`]. Recovery and purge of exports run in the background (see [`maintenance`]).
 
 mod adopt;
 mod convert;
 mod errors;
 mod health;
+mod maintenance;
+mod neighbours;
 mod objects;
 mod plan;
 mod snapshots;
@@ -16,22 +17,24 @@ mod tests;
 mod volumes;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::handle::Location;
 use crate::options::combine;
 use crate::parameters::{OnDelete, Transport, secret_mount_options};
-use crate::share::{PurgeTrash, Request, Response};
+use crate::share::{Request, Response};
 use crate::worker::{Export, ShareClient, WorkerError};
+use maintenance::LastRecovery;
 use objects::is_object_name;
 
 pub use adopt::{AdoptionError, PersistentVolumeFacts};
 pub use convert::{Conversion, ConvertOptions};
 pub use objects::{ClaimMetadata, ClusterObjects, VolumeMount};
 
-/// How often an export is recovered.
-const RECOVERY_INTERVAL: Duration = Duration::from_secs(3600);
+/// The mount options of an export.
+type MountOptions = Vec<String>;
 
 /// Settings of the controller.
 #[derive(Debug, Clone)]
@@ -62,10 +65,12 @@ pub struct Controller {
     client: Arc<dyn ShareClient>,
     objects: Option<Arc<dyn ClusterObjects>>,
     options: ControllerOptions,
-    /// When each export was last recovered.
-    recovered: Mutex<BTreeMap<Export, Instant>>,
-    /// The mount options that last worked for a server and share. Calls without a class (DeleteVolume) use them.
-    known_options: Mutex<BTreeMap<(String, String), Vec<String>>>,
+    /// The exports that are recovered, and when they were last.
+    recovered: Mutex<BTreeMap<Export, LastRecovery>>,
+    /// The mount options that worked for a server and share, the last ones at the end. Calls without a class (DeleteVolume) use them.
+    known_options: Mutex<BTreeMap<(String, String), Vec<MountOptions>>>,
+    /// How many deletions succeeded without effect.
+    deletes_without_record: AtomicU64,
 }
 
 impl Controller {
@@ -76,18 +81,19 @@ impl Controller {
         objects: Option<Arc<dyn ClusterObjects>>,
         options: ControllerOptions,
     ) -> Self {
-        Self { client, objects, options, recovered: Mutex::default(), known_options: Mutex::default() }
+        Self {
+            client,
+            objects,
+            options,
+            recovered: Mutex::default(),
+            known_options: Mutex::default(),
+            deletes_without_record: AtomicU64::new(0),
+        }
     }
 
-    /// Recovers and purges every export that was used, each hour. Never returns.
-    pub async fn maintain(&self) {
-        loop {
-            tokio::time::sleep(RECOVERY_INTERVAL).await;
-            let exports: Vec<Export> = lock(&self.recovered).keys().cloned().collect();
-            for export in exports {
-                self.recover_if_due(&export).await;
-            }
-        }
+    /// How many deletions succeeded without effect since the start, because the volume has no record.
+    pub fn deletes_without_record(&self) -> u64 {
+        self.deletes_without_record.load(Ordering::Relaxed)
     }
 
     /// Runs a request on an export.
@@ -95,40 +101,14 @@ impl Controller {
         self.recover_if_due(export).await;
         let response = self.client.call(export, request, self.options.call_timeout).await?;
         let place = (export.server.clone(), export.share.clone());
-        lock(&self.known_options).insert(place, export.options.clone());
+        remember(lock(&self.known_options).entry(place).or_default(), &export.options);
         Ok(response)
     }
 
-    /// Starts recovery and purge in the background. A failure must not fail the call that needs the export.
-    async fn recover_if_due(&self, export: &Export) {
-        let now = Instant::now();
-        {
-            let mut recovered = lock(&self.recovered);
-            let due = recovered.get(export).is_none_or(|last| now.duration_since(*last) >= RECOVERY_INTERVAL);
-            if !due {
-                return;
-            }
-            recovered.insert(export.clone(), now);
-        }
-        self.start("recover", export, Request::Recover).await;
-        self.purge(export).await;
-    }
-
-    /// Purges the trash of an export in the background.
-    async fn purge(&self, export: &Export) {
-        self.start("purge", export, Request::PurgeTrash(PurgeTrash { max_entries: u64::MAX })).await;
-    }
-
-    async fn start(&self, what: &str, export: &Export, request: Request) {
-        let key = format!("{what} {export}");
-        if let Err(error) = self.client.start_job(export, &key, request, self.options.job_stall).await {
-            tracing::warn!(job = what, %export, %error, "failed to start job");
-        }
-    }
-
     /// The export of an existing volume or snapshot. Options of a secret take precedence over those that worked before. After a
-    /// restart there are none, and a server can require options (`sec=`, `xprtsec=`): then those of the PersistentVolume, which
-    /// has the name of the CreateVolume request.
+    /// restart there are none, and a server can require options (`sec=`, `xprtsec=`). If classes of one share have different ones,
+    /// only some of them may show how the volume's directory is identified (NFSv4.2). In both cases those of the PersistentVolume
+    /// are used, which has the name of the CreateVolume request.
     async fn export(
         &self,
         location: &Location,
@@ -136,11 +116,12 @@ impl Controller {
     ) -> Result<Export, String> {
         let server = plain_server(&location.server);
         let place = (server.to_owned(), location.share.clone());
-        let known = lock(&self.known_options).get(&place).cloned();
-        let options = match (secret_mount_options(secrets), known) {
+        let mut known = lock(&self.known_options).get(&place).cloned().unwrap_or_default();
+        let last = known.pop();
+        let options = match (secret_mount_options(secrets), last) {
             (Some(text), _) => combine([text], &Transport::default()).map_err(|error| error.to_string())?,
-            (None, Some(known)) => known,
-            (None, None) => self.options_of_volume(location).await.unwrap_or_default(),
+            (None, Some(last)) if known.is_empty() => last,
+            (None, last) => self.options_of_volume(location).await.or(last).unwrap_or_default(),
         };
         Ok(Export::new(server, &location.share, &options))
     }
@@ -158,6 +139,17 @@ impl Controller {
             None
         })
     }
+}
+
+/// Adds options to those that worked, at the end.
+fn remember(known: &mut Vec<MountOptions>, options: &[String]) {
+    /// Options of a secret can differ with each call.
+    const MAX: usize = 8;
+    known.retain(|known| known != options);
+    if known.len() == MAX {
+        known.remove(0);
+    }
+    known.push(options.to_vec());
 }
 
 /// A server as workers take it: an IPv6 address without brackets.

@@ -96,6 +96,8 @@ pub struct CopyReport {
     pub hard_links: u64,
     /// Sum of the files' sizes, holes included.
     pub bytes: u64,
+    /// The same without holes: what a file system needs for the contents, without metadata. `None` if it was not counted.
+    pub allocated: Option<u64>,
     /// Files whose contents share the original's blocks.
     pub cloned: u64,
     /// Files that changed while they were copied.
@@ -108,6 +110,12 @@ pub struct CopyReport {
     pub devices: u64,
     /// Attributes that could not be kept, see [`Keep::BestEffort`].
     pub not_kept: u64,
+}
+
+/// The bytes of a file that are not holes. A file can also have blocks beyond its end, and small files have whole blocks.
+pub(crate) fn allocated(size: u64, blocks: u64) -> u64 {
+    const BLOCK: u64 = 512;
+    size.min(blocks.saturating_mul(BLOCK))
 }
 
 impl CopyReport {

@@ -64,6 +64,7 @@ pub fn driver(config: Config) -> Result<NfsDriver, DriverNameError> {
     let mounts = Arc::new(NodeMounts::new(workers.clone(), node));
     let controller = Arc::new(Controller::new(Arc::new(workers.clone()), objects, controller));
     let (blocked, lazy, unreachable) = (workers.clone(), mounts.clone(), workers.exports().clone());
+    let deletions = controller.clone();
     let driver = Driver::new(&driver_name, env!("CARGO_PKG_VERSION"))?
         .max_id_length(MAX_ID)
         .volumes(controller.clone())
@@ -82,6 +83,11 @@ pub fn driver(config: Config) -> Result<NfsDriver, DriverNameError> {
             "wharf_nfs_lazy_unmounts",
             "Mounts that were removed while their server did not answer, since the driver started",
             Arc::new(move || lazy.lazy_unmounts()),
+        )
+        .gauge(
+            "wharf_nfs_deletes_without_record_total",
+            "Deletions of volumes that have no record, so that nothing was deleted, since the driver started",
+            Arc::new(move || deletions.deletes_without_record()),
         )
         .gauge(
             "wharf_nfs_servers_unreachable",

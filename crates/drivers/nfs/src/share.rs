@@ -35,7 +35,7 @@ mod trash;
 
 pub use error::{ErrorKind, ShareError};
 pub use message::{
-    Adopt, CapacityInfo, CreateSnapshot, CreateVolume, DeleteSnapshot, DeleteVolume, ExpandVolume,
+    Adopt, CapacityInfo, CreateSnapshot, CreateVolume, DeleteSnapshot, DeleteVolume, Deletion, ExpandVolume,
     GetSnapshot, GetVolume, PurgeTrash, Request, Response, RunJob, SnapshotInfo, VolumeInfo,
 };
 pub use root::{Share, ShareEnvironment};

@@ -10,6 +10,7 @@
 mod child;
 mod exports;
 mod jobs;
+mod log;
 mod node_request;
 mod process;
 mod protocol;
@@ -27,13 +28,14 @@ use crate::mount::MountFailure;
 use crate::share;
 
 pub use exports::Exports;
+pub use log::WorkerLog;
 pub use node_request::{MountPermissions, NodeRequest, NodeResponse, UnmountMode};
 pub use process::WorkerProgram;
 pub use protocol::Root;
 pub use serve::{made_progress, main, report_progress};
 pub use workers::{WorkerOptions, Workers};
 
-/// The hidden subcommand that runs a worker: `wharf nfs-worker share|job|node`.
+/// The hidden subcommand that runs a worker: `wharf nfs-worker share|job|node`, then what it logs.
 pub const SUBCOMMAND: &str = "nfs-worker";
 
 /// An export of a server, and the options to mount it with.
@@ -93,6 +95,9 @@ pub trait ShareClient: Send + Sync + 'static {
 
     /// Whether a job with this key runs now in this process.
     fn job_runs(&self, key: &str) -> bool;
+
+    /// Whether the last run of a recovery or a purge with this key did not succeed, or has not ended.
+    fn job_failed(&self, key: &str) -> bool;
 }
 
 /// Why a worker did not return a response.

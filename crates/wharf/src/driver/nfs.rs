@@ -15,7 +15,7 @@ use wharf_driver_nfs::controller::ControllerOptions;
 use wharf_driver_nfs::node::{InlineVolumes, NodeOptions};
 use wharf_driver_nfs::parameters::OnDelete;
 use wharf_driver_nfs::server::Servers;
-use wharf_driver_nfs::worker::{Exports, WorkerOptions, WorkerProgram};
+use wharf_driver_nfs::worker::{Exports, WorkerLog, WorkerOptions, WorkerProgram};
 
 use crate::nfs::AgentArgs;
 use crate::signal::stop_signal;
@@ -93,7 +93,7 @@ pub(super) struct Args {
     /// Listen address of /metrics and /healthz, such as 127.0.0.1:9808 [default: not served]
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<SocketAddr>,
-    /// Kubeconfig file for labels and annotations in subDir, and for mount options of volumes that are deleted after a restart
+    /// Kubeconfig file for labels and annotations in subDir, for mount options of volumes, and for the exports to recover at the start
     /// [default: KUBECONFIG, else the pod's service account]
     #[arg(long, value_name = "FILE", env = "KUBECONFIG", hide_env = true)]
     kubeconfig: Option<PathBuf>,
@@ -120,7 +120,7 @@ pub(super) struct Args {
     verbosity: Option<String>,
 }
 
-pub(super) async fn run(args: Args) -> anyhow::Result<()> {
+pub(super) async fn run(args: Args, worker_log: WorkerLog) -> anyhow::Result<()> {
     let ignored = [
         (
             "--remove-archived-volume-path",
@@ -148,11 +148,12 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let stop = stop_signal()?;
     let node_id = node_id(args.nodeid)?;
     let agents = args.agents.access(&args.working_mount_dir)?;
+    let objects = ApiObjects::new(args.kubeconfig, &args.drivername);
     let config = Config {
         driver_name: args.drivername,
         node_id,
         exports: Exports::Servers(Arc::new(Servers::default())),
-        program: WorkerProgram::default(),
+        program: WorkerProgram::default().log(worker_log),
         workers: WorkerOptions { mount_dir: args.working_mount_dir, agents, ..WorkerOptions::default() },
         controller: ControllerOptions {
             default_on_delete: args.default_ondelete_policy,
@@ -168,7 +169,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
             stats_timeout: Duration::from_secs(args.stats_timeout),
             ..NodeOptions::default()
         },
-        objects: Some(Arc::new(ApiObjects::new(args.kubeconfig))),
+        objects: Some(Arc::new(objects)),
     };
     let options = ServeOptions { metrics_listen: args.metrics_listen };
     Ok(wharf_driver_nfs::driver(config)?.serve(&args.endpoint, options, stop).await?)

@@ -18,7 +18,7 @@ use rustix::fs::{FileType, Stat};
 use super::writer::{HARD_LINK_KEY, NewEntry, TYPE_FIFO, TYPE_KEY, Writer};
 use super::{BUFFER, Reporter};
 use crate::copy::attributes::{self, Attributes};
-use crate::copy::{CopyError, CopyReport, Progress, beneath, data};
+use crate::copy::{CopyError, CopyReport, Progress, allocated, beneath, data};
 
 /// Packs `from`. `compatible` archives have directories, symlinks and regular files only.
 pub(super) fn pack(
@@ -230,6 +230,8 @@ impl Packer<'_> {
             None => {
                 self.report.files += 1;
                 self.report.bytes += size;
+                let blocks = stat.st_blocks.unsigned_abs();
+                *self.report.allocated.get_or_insert_default() += allocated(size, blocks);
             }
         }
         let extra: Vec<(&[u8], &[u8])> = first.iter().map(|first| (HARD_LINK_KEY, &first[..])).collect();

@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use wharf_driver::{Endpoint, ServeOptions};
 use wharf_driver_nfs::controller::ControllerOptions;
 use wharf_driver_nfs::node::NodeOptions;
-use wharf_driver_nfs::worker::{self, Exports, WorkerOptions, WorkerProgram};
+use wharf_driver_nfs::worker::{self, Exports, WorkerLog, WorkerOptions, WorkerProgram};
 use wharf_driver_nfs::{Config, DRIVER_NAME, driver};
 
 fn main() -> ExitCode {
@@ -50,7 +50,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         driver_name: DRIVER_NAME.to_owned(),
         node_id: node_id.ok_or("--node-id is missing")?,
         exports: Exports::Directories(exports),
-        program: WorkerProgram::default(),
+        program: WorkerProgram::default().log(WorkerLog { filter: "info".to_owned(), json: false }),
         workers: WorkerOptions::default(),
         controller: ControllerOptions::default(),
         node: NodeOptions { usage_cache: Duration::ZERO, ..NodeOptions::default() },

@@ -1,10 +1,13 @@
 //! Adoption of PersistentVolumes that csi-driver-nfs created: writes the records that allow to delete them.
+//!
+//! A directory that a PersistentVolume uses which is not adopted in the same run is kept (see [`super::neighbours`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
 use super::errors::CallError;
+use super::neighbours::{DirectoryUser, Place, neighbours, places_of_csi};
 use super::{Controller, unexpected};
 use crate::handle::{HandleError, Location, VolumeHandle};
 use crate::options::combine;
@@ -25,6 +28,11 @@ pub struct PersistentVolumeFacts {
     pub mount_options: Vec<String>,
     /// `spec.capacity.storage` in bytes.
     pub capacity: u64,
+    /// The handles of other volumes that have the same directory and are adopted in the same run.
+    pub shared_with: BTreeSet<String>,
+    /// The names of PersistentVolumes that use the directory, or one above or beneath it, and are not adopted with this one: the
+    /// directory is never deleted.
+    pub kept_for: BTreeSet<String>,
 }
 
 /// The part of a PersistentVolume that adoption reads.
@@ -43,6 +51,7 @@ struct Metadata {
 #[serde(rename_all = "camelCase")]
 struct Spec {
     csi: Option<CsiSource>,
+    nfs: Option<NfsSource>,
     #[serde(default)]
     mount_options: Vec<String>,
 }
@@ -56,26 +65,56 @@ struct CsiSource {
     volume_attributes: BTreeMap<String, String>,
 }
 
+/// A volume that the kubelet mounts without a CSI driver.
+#[derive(Deserialize)]
+struct NfsSource {
+    server: String,
+    path: String,
+}
+
 #[derive(Deserialize)]
 struct PersistentVolumeList {
     items: Vec<PersistentVolume>,
 }
 
 impl PersistentVolumeFacts {
-    /// The volumes of a driver in the output of `kubectl get pv -o json`. Sizes are recorded with the next expansion.
+    /// The volumes of a driver in the output of `kubectl get pv -o json`, which must have all PersistentVolumes of the cluster: the
+    /// others can use the same directories. Sizes are recorded with the next expansion.
     pub fn from_list(json: &[u8], driver: &str) -> Result<Vec<Self>, serde_json::Error> {
         let list: PersistentVolumeList = serde_json::from_slice(json)?;
-        let facts = |volume: PersistentVolume| {
+        let users: Vec<DirectoryUser> = list.items.iter().map(|volume| volume.user(driver)).collect();
+        let facts = |(volume, user): (PersistentVolume, &DirectoryUser)| {
             let csi = volume.spec.csi.filter(|csi| csi.driver == driver)?;
+            let found = neighbours(user, &users);
             Some(Self {
                 name: volume.metadata.name,
                 handle: csi.volume_handle,
                 attributes: csi.volume_attributes,
                 mount_options: volume.spec.mount_options,
                 capacity: 0,
+                shared_with: found.shared_with,
+                kept_for: found.kept_for,
             })
         };
-        Ok(list.items.into_iter().filter_map(facts).collect())
+        Ok(list.items.into_iter().zip(&users).filter_map(facts).collect())
+    }
+}
+
+impl PersistentVolume {
+    /// What it uses, and whether it is adopted. Volumes of other CSI drivers count as well: csi-driver-nfs can run under another
+    /// name, too.
+    fn user(&self, driver: &str) -> DirectoryUser {
+        let mut user = DirectoryUser { name: self.metadata.name.clone(), ..DirectoryUser::default() };
+        if let Some(NfsSource { server, path }) = &self.spec.nfs {
+            user.places.push(Place::new(server, path));
+        }
+        let Some(csi) = &self.spec.csi else { return user };
+        user.places.extend(places_of_csi(&csi.volume_handle, &csi.volume_attributes));
+        if csi.driver == driver {
+            let adopted = adoptable(&csi.volume_handle, &csi.volume_attributes, &self.spec.mount_options);
+            user.adopted = adopted.ok().map(|found| (csi.volume_handle.clone(), found.location));
+        }
+        user
     }
 }
 
@@ -112,10 +151,8 @@ pub enum AdoptionError {
 impl Controller {
     /// Writes the record of a volume that has none; one that has a record is success.
     pub async fn adopt(&self, volume: &PersistentVolumeFacts) -> Result<(), AdoptionError> {
-        let (location, on_delete) = adoptable(volume)?;
-        let invalid = |reason: String| AdoptionError::Invalid { handle: volume.handle.clone(), reason };
-        let flags = volume.mount_options.iter().map(String::as_str);
-        let options = combine(flags, &Transport::default()).map_err(|error| invalid(error.to_string()))?;
+        let Adoptable { location, on_delete, options } =
+            adoptable(&volume.handle, &volume.attributes, &volume.mount_options)?;
         let export =
             crate::worker::Export::new(super::plain_server(&location.server), &location.share, &options);
         let request = Adopt {
@@ -126,6 +163,8 @@ impl Controller {
             context: volume.attributes.clone(),
             options,
             on_delete,
+            shared_with: volume.shared_with.clone(),
+            keep: !volume.kept_for.is_empty(),
         };
         let failed = |error: CallError| AdoptionError::Share { message: error.to_string() };
         match self.call(&export, Request::Adopt(request)).await.map_err(|error| failed(error.into()))? {
@@ -135,16 +174,29 @@ impl Controller {
     }
 }
 
+/// A volume that can be adopted, as far as its PersistentVolume tells.
+#[derive(Debug)]
+struct Adoptable {
+    location: Location,
+    on_delete: Option<OnDelete>,
+    options: Vec<String>,
+}
+
 /// Where an adoptable volume is: its handle and its attributes must agree, since either can be crafted.
-fn adoptable(volume: &PersistentVolumeFacts) -> Result<(Location, Option<OnDelete>), AdoptionError> {
-    let wrong = |reason| AdoptionError::Handle { handle: volume.handle.clone(), reason };
-    let handle = VolumeHandle::parse(&volume.handle).map_err(wrong)?;
-    let location = handle.location().map_err(wrong)?;
-    let invalid = |reason: String| AdoptionError::Invalid { handle: volume.handle.clone(), reason };
-    let attributes =
-        VolumeAttributes::parse(&volume.attributes).map_err(|error| invalid(error.to_string()))?;
+fn adoptable(
+    handle: &str,
+    attributes: &BTreeMap<String, String>,
+    mount_options: &[String],
+) -> Result<Adoptable, AdoptionError> {
+    let wrong = |reason| AdoptionError::Handle { handle: handle.to_owned(), reason };
+    let parsed = VolumeHandle::parse(handle).map_err(wrong)?;
+    let location = parsed.location().map_err(wrong)?;
+    let invalid = |reason: String| AdoptionError::Invalid { handle: handle.to_owned(), reason };
+    let attributes = VolumeAttributes::parse(attributes).map_err(|error| invalid(error.to_string()))?;
     let sub_dir = template::resolve_existing(&attributes.sub_dir, &attributes.metadata)
         .map_err(|error| invalid(error.to_string()))?;
+    let flags = mount_options.iter().map(String::as_str);
+    let options = combine(flags, &Transport::default()).map_err(|error| invalid(error.to_string()))?;
     // Up to v4.0, csi-driver-nfs wrote the volume's whole path as its share, and no subDir.
     let directory = |share: &str, path: &str| format!("{}/{path}", share.trim_end_matches('/'));
     let named = match sub_dir.trim_matches('/') {
@@ -154,14 +206,19 @@ fn adoptable(volume: &PersistentVolumeFacts) -> Result<(Location, Option<OnDelet
     let same =
         attributes.server == location.server && named == directory(&location.share, location.path.as_str());
     match same {
-        true => Ok((location, handle.on_delete())),
-        false => Err(AdoptionError::Differs(volume.handle.clone())),
+        true => Ok(Adoptable { location, on_delete: parsed.on_delete(), options }),
+        false => Err(AdoptionError::Differs(handle.to_owned())),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn adoptable(volume: &PersistentVolumeFacts) -> Result<(Location, Option<OnDelete>), AdoptionError> {
+        let found = super::adoptable(&volume.handle, &volume.attributes, &volume.mount_options)?;
+        Ok((found.location, found.on_delete))
+    }
 
     fn facts(handle: &str, pairs: &[(&str, &str)]) -> PersistentVolumeFacts {
         PersistentVolumeFacts {

@@ -50,6 +50,10 @@ pub trait ClusterObjects: fmt::Debug + Send + Sync + 'static {
 
     /// A PersistentVolume; `None` if it does not exist or is no CSI volume. DeleteVolume does not get its mount options.
     async fn volume(&self, name: &str) -> Result<Option<VolumeMount>, String>;
+
+    /// The PersistentVolumes and the StorageClasses of the driver: whatever tells on which exports it has volumes. A class has an
+    /// empty handle, and its parameters as attributes.
+    async fn users(&self) -> Result<Vec<VolumeMount>, String>;
 }
 
 /// Whether a part of a handle can be the name of a PersistentVolume.

@@ -111,7 +111,10 @@ impl Snapshots for Controller {
                 }
                 Err(_) => Vec::new(),
             },
-            None => lock(&self.recovered).keys().cloned().collect(),
+            None => lock(&self.known_options)
+                .iter()
+                .filter_map(|((server, share), known)| Some(Export::new(server, share, known.last()?)))
+                .collect(),
         };
         let mut found = Vec::new();
         for export in exports {

@@ -1,5 +1,7 @@
 //! The controller on shares that are plain directories.
 
+mod adoption;
+mod maintenance;
 mod snapshots;
 
 use std::collections::BTreeMap;
@@ -78,6 +80,9 @@ impl ShareClient for Directories {
     fn job_runs(&self, _: &str) -> bool {
         false
     }
+    fn job_failed(&self, _: &str) -> bool {
+        false
+    }
 }
 
 /// A cluster with one claim and one volume.
@@ -103,6 +108,11 @@ impl ClusterObjects for Objects {
             "unreadable" => Err("forbidden".to_owned()),
             _ => Ok(None),
         }
+    }
+
+    async fn users(&self) -> Result<Vec<VolumeMount>, String> {
+        let attributes = map(&[("server", "srv"), ("share", "/share")]);
+        Ok(vec![VolumeMount { attributes, ..VolumeMount::default() }])
     }
 }
 
@@ -248,6 +258,29 @@ async fn delete_mounts_with_the_options_of_the_secret_or_of_the_class() {
     assert_eq!(options, [vec!["vers=4.1", "xprtsec=mtls"], vec!["sec=krb5p"]]);
 }
 
+/// Two classes of one share: the options of either may not be those of the volume.
+#[tokio::test]
+async fn options_are_those_of_the_volume_if_classes_of_a_share_differ() {
+    let (directories, controller) = controller(OnDelete::Delete);
+    for (name, version) in [("pvc-8", "vers=4.2"), ("pvc-9", "vers=4.1")] {
+        let mount = MountAccess::new("").flags([version]);
+        let mut request = requested(name, &[]);
+        request.capabilities =
+            vec![Capability::new(VolumeAccess::Mount(mount), AccessMode::MultiNodeMultiWriter)];
+        controller.create(&request).await.unwrap();
+    }
+    for (id, expected) in [
+        ("srv#share#pvc-1##", &["vers=4.2", "xprtsec=mtls"][..]),
+        // Without a PersistentVolume: those that worked last.
+        ("srv#share#pvc-7##", &["vers=4.2", "xprtsec=mtls"]),
+    ] {
+        controller.delete(&DeleteVolume::new(id)).await.unwrap();
+        let calls = directories.calls.lock().unwrap();
+        let last = calls.iter().rev().find(|(_, request)| matches!(request, Request::DeleteVolume(_)));
+        assert_eq!(last.unwrap().0.options, expected, "{id}");
+    }
+}
+
 /// B9: a restarted driver knows no options. The PersistentVolume has those of the class.
 #[tokio::test]
 async fn restarted_driver_mounts_with_the_options_of_the_persistent_volume() {
@@ -296,6 +329,10 @@ async fn expansion_records_the_size_and_capacity_is_that_of_the_share() {
     assert_eq!(controller.expand(&expand("srv#share#old##", size(7, None))).await.unwrap().capacity, 7);
     let missing = controller.expand(&expand("srv#share#none##", size(7, None))).await;
     assert!(matches!(missing, Err(ExpandError::NotFound(_))));
+    // A static volume, whose size is only in the PersistentVolume: its handle can be any text.
+    for id in ["nas/share##", "any text", "srv#share#", "srv#share#../x##"] {
+        assert_eq!(controller.expand(&expand(id, size(9, None))).await.unwrap().capacity, 9, "{id}");
+    }
 
     let query = CapacityQuery::new(map(&[("server", "srv"), ("share", "/share")]));
     assert!(controller.capacity(&query).await.unwrap().available > 0);
@@ -347,6 +384,7 @@ async fn volumes_of_csi_driver_nfs_are_adopted() {
         attributes: map(&[("server", "srv"), ("share", "/share"), ("subdir", "pvc-1")]),
         mount_options: vec!["nfsvers=4.1".into()],
         capacity: 1 << 30,
+        ..PersistentVolumeFacts::default()
     };
     // Without a record nothing is deleted.
     controller.delete(&DeleteVolume::new(facts.handle.clone())).await.unwrap();

@@ -1,6 +1,7 @@
 //! Create, delete, get, expand, capacity.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use wharf_driver::backend::{
@@ -16,7 +17,7 @@ use super::{Controller, plain_server, unexpected};
 use crate::handle::VolumeHandle;
 use crate::options::combine;
 use crate::parameters::{ClassParameters, ParameterError, VolumeAttributes};
-use crate::share::{self, ErrorKind, Request, Response, VolumeInfo};
+use crate::share::{self, Deletion, ErrorKind, Request, Response, VolumeInfo};
 use crate::template::needs_claim;
 use crate::worker::Export;
 
@@ -49,7 +50,12 @@ impl Volumes for Controller {
             Ok(location) => location,
             // Static handles can be any text, and a crafted one must not reach a share.
             Err(error) => {
-                tracing::info!(volume_handle = request.id, %error, "nothing to delete: handle names no volume");
+                self.deletes_without_record.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(
+                    volume_handle = request.id,
+                    %error,
+                    "deleted nothing: the handle names no directory of a volume"
+                );
                 return Ok(());
             }
         };
@@ -60,7 +66,19 @@ impl Volumes for Controller {
         };
         let response = self.call(&export, Request::DeleteVolume(delete)).await.map_err(CallError::from)?;
         match response {
-            Response::DeleteVolume(deleted) => deleted.map_err(CallError::from)?,
+            Response::DeleteVolume(deleted) => match deleted.map_err(CallError::from)? {
+                Deletion::Done => {}
+                Deletion::NoRecord => {
+                    self.deletes_without_record.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(
+                        volume_handle = request.id,
+                        %export,
+                        path = %location.path,
+                        "deleted nothing: the volume has no record on its share, so its directory stays if there is one; remove it \
+                         by hand, or run `wharf nfs adopt` before such volumes are deleted"
+                    );
+                }
+            },
             other => return Err(CallError::from(unexpected(&other)).into()),
         }
         self.purge(&export).await;
@@ -98,13 +116,16 @@ impl Expansion for Controller {
     async fn expand(&self, request: &ExpandVolume) -> Result<ExpandedVolume, ExpandError> {
         let id = &request.id;
         let missing = || ExpandError::NotFound(format!("there is no volume {id}"));
-        let location = VolumeHandle::parse(id).and_then(|handle| handle.location()).map_err(|_| missing())?;
-        let export = self.export(&location, &request.secrets).await.map_err(BackendError::Internal)?;
         // Without a required size, the limit is what the caller wants.
         let size = match (request.size.required, request.size.limit) {
             (0, Some(limit)) => limit,
             (required, _) => required,
         };
+        let Ok(location) = VolumeHandle::parse(id).and_then(|handle| handle.location()) else {
+            // A static volume, whose handle can be any text: its size is only in the PersistentVolume, as with csi-driver-nfs.
+            return Ok(ExpandedVolume { capacity: size, node_expansion_required: false });
+        };
+        let export = self.export(&location, &request.secrets).await.map_err(BackendError::Internal)?;
         let expand = share::ExpandVolume { handle: id.clone(), size };
         let response = self.call(&export, Request::ExpandVolume(expand)).await.map_err(CallError::from)?;
         let capacity = match response {

@@ -58,8 +58,15 @@ fn sockets_and_devices_are_skipped_and_counted() {
     mknod(&from.path().join("fifo"), FileType::Fifo, 0);
     fs::write(from.path().join("file"), "x").unwrap();
     let (to, report) = copied(from.path());
-    let expected =
-        CopyReport { files: 1, fifos: 1, bytes: 1, sockets: 1, devices: 2, ..CopyReport::default() };
+    let expected = CopyReport {
+        files: 1,
+        fifos: 1,
+        bytes: 1,
+        allocated: Some(1),
+        sockets: 1,
+        devices: 2,
+        ..CopyReport::default()
+    };
     assert_eq!(report, expected);
     assert_eq!(fs::read_dir(to.path()).unwrap().count(), 2);
 }

@@ -1,7 +1,8 @@
 //! Adoption: records for volumes that csi-driver-nfs or nfs-subdir-external-provisioner created.
 //!
 //! Without a record a volume is mounted, but never deleted. The directory's record comes first: if the adoption stops in
-//! between, nothing references the directory that could delete it, and a repeat finishes it.
+//! between, nothing references the directory that could delete it, and a repeat finishes it. It references all volumes of the run
+//! from the start: a volume without a record cannot release its reference, so the directory stays until all of them have one.
 
 use std::collections::BTreeSet;
 
@@ -28,10 +29,13 @@ impl Share {
         for _ in 0..ATTEMPTS {
             let slot = self.read_record::<VolumeRecord>(&request.handle)?;
             if let Some(volume) = &slot.record {
-                return match (volume.state, volume.path == request.path) {
-                    (VolumeState::Ready, true) => Ok(info(volume, true, self.is_limited(volume)?)),
-                    _ => Err(refused(request, "has a record already, with another directory or state")),
-                };
+                if volume.state != VolumeState::Ready || volume.path != request.path {
+                    return Err(refused(request, "has a record already, with another directory or state"));
+                }
+                if !self.add_users(request)? {
+                    continue;
+                }
+                return Ok(info(volume, true, self.is_limited(volume)?));
             }
             if !self.adopt_directory(request, entry.file_id)? {
                 continue;
@@ -69,22 +73,21 @@ impl Share {
         let record = match slot.record.clone() {
             None => DirectoryRecord {
                 path: request.path.clone(),
-                origin: Origin::Adopted,
+                origin: if request.keep { Origin::Existing } else { Origin::Adopted },
                 identity: Some(DirectoryIdentity { file_id, xattr: None }),
                 kept: OnDelete::default(),
                 limited: self.has_limit(&request.path, file_id)?,
                 usage: DirectoryUse::Volume {
-                    references: BTreeSet::from([request.handle.clone()]),
+                    references: references(request, BTreeSet::new()),
                     state: DirectoryState::Ready,
                 },
             },
-            Some(directory) => match directory.usage {
-                DirectoryUse::Volume { mut references, state: DirectoryState::Ready } => {
-                    if !references.insert(request.handle.clone()) {
-                        return Ok(true);
+            Some(directory) => match &directory.usage {
+                DirectoryUse::Volume { state: DirectoryState::Ready, .. } => {
+                    match with_users(request, &directory) {
+                        None => return Ok(true),
+                        Some(changed) => changed,
                     }
-                    let usage = DirectoryUse::Volume { references, state: DirectoryState::Ready };
-                    DirectoryRecord { usage, ..directory }
                 }
                 DirectoryUse::Volume { .. } => {
                     return Err(refused(request, "is in a directory that is being created or removed"));
@@ -97,6 +100,20 @@ impl Share {
             },
         };
         Ok(matches!(self.swap_record(&slot, Some(record))?, Swap::Done(_)))
+    }
+
+    /// Adds what this run knows about the users of the directory of a volume that has a record; false if another controller
+    /// changed the directory's record.
+    fn add_users(&self, request: &Adopt) -> Result<bool, ShareError> {
+        let slot = self.read_record::<DirectoryRecord>(request.path.as_str())?;
+        let ready = |directory: &&DirectoryRecord| {
+            matches!(&directory.usage, DirectoryUse::Volume { references, state: DirectoryState::Ready }
+                if references.contains(&request.handle))
+        };
+        match slot.record.as_ref().filter(ready).and_then(|directory| with_users(request, directory)) {
+            None => Ok(true),
+            Some(changed) => Ok(matches!(self.swap_record(&slot, Some(changed))?, Swap::Done(_))),
+        }
     }
 
     /// A volume whose directory contains that of another volume is never deleted, whichever was adopted first.
@@ -120,6 +137,23 @@ impl Share {
         }
         Ok(())
     }
+}
+
+/// All volumes of the run that reference the directory, and those that did before.
+fn references(request: &Adopt, mut references: BTreeSet<String>) -> BTreeSet<String> {
+    references.extend(request.shared_with.iter().cloned());
+    references.insert(request.handle.clone());
+    references
+}
+
+/// The record of a volume's directory with the users that the request names; `None` if it has them.
+fn with_users(request: &Adopt, directory: &DirectoryRecord) -> Option<DirectoryRecord> {
+    let DirectoryUse::Volume { references: before, state } = &directory.usage else { return None };
+    let usage =
+        DirectoryUse::Volume { references: references(request, before.clone()), state: state.clone() };
+    let origin = if request.keep { Origin::Existing } else { directory.origin };
+    let changed = DirectoryRecord { usage, origin, ..directory.clone() };
+    (changed != *directory).then_some(changed)
 }
 
 fn refused(request: &Adopt, problem: &str) -> ShareError {

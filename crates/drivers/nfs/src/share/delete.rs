@@ -6,7 +6,7 @@
 use super::create::{ATTEMPTS, contended};
 use super::directory::{Found, staged, with_state};
 use super::error::During as _;
-use super::files::none_if_missing;
+use super::files::{ID_XATTR, is_beneath_other_type, none_if_missing};
 use super::record::{
     Destination, DirectoryIdentity, DirectoryRecord, DirectoryState, DirectoryUse, Origin, VolumeRecord,
     VolumeState,
@@ -15,22 +15,26 @@ use super::root::own;
 use super::snapshot_record::JobKey;
 use super::store::{Slot, Swap};
 use super::trash::trash_data;
-use super::{DeleteVolume, ErrorKind, Share, ShareError};
+use super::{DeleteVolume, Deletion, ErrorKind, Share, ShareError};
 use crate::parameters::OnDelete;
-use crate::path::{MAX_COMPONENT, SharePath};
+use crate::path::{MAX_COMPONENT, RECORDS, SharePath};
 
 impl Share {
-    pub(super) fn delete_volume(&self, request: &DeleteVolume) -> Result<(), ShareError> {
+    pub(super) fn delete_volume(&self, request: &DeleteVolume) -> Result<Deletion, ShareError> {
         for _ in 0..ATTEMPTS {
             let slot = self.read_record::<VolumeRecord>(&request.handle)?;
-            let Some(volume) = slot.record.clone() else { return Ok(()) };
+            let Some(volume) = slot.record.clone() else {
+                // A tombstone: repeats of a deletion that succeeded are usual.
+                let deleted = slot.generation > 0;
+                return Ok(if deleted { Deletion::Done } else { Deletion::NoRecord });
+            };
             if matches!(volume.state, VolumeState::Deleting { .. }) {
-                return self.finish_delete(&slot);
+                return self.finish_delete(&slot).map(|()| Deletion::Done);
             }
             let on_delete = volume.on_delete.unwrap_or(request.default_on_delete);
             let deleting = VolumeRecord { state: VolumeState::Deleting { on_delete }, ..volume };
             if let Swap::Done(slot) = self.swap_record(&slot, Some(deleting))? {
-                return self.finish_delete(&slot);
+                return self.finish_delete(&slot).map(|()| Deletion::Done);
             }
         }
         Err(contended(&request.handle))
@@ -119,6 +123,10 @@ impl Share {
             // It was never returned to a caller.
             on_delete = OnDelete::Delete;
         }
+        if directory.origin == Origin::Existing || on_delete == OnDelete::Retain {
+            return Ok(None);
+        }
+        self.refuse_share(&directory.path)?;
         let destination = match (directory.origin, on_delete) {
             (Origin::Existing, _) | (_, OnDelete::Retain) => return Ok(None),
             (Origin::Created | Origin::Adopted, OnDelete::Delete) => Destination::Trash(self.new_id()?),
@@ -158,6 +166,7 @@ impl Share {
                 Destination::Archive(taken) => return self.archive_elsewhere(slot, taken),
             },
             (Found::Same, Found::Missing) => {
+                self.refuse_share(path)?;
                 if let Destination::Archive(archive) = destination {
                     match self.make_parents(archive) {
                         // A parent of the archive became a volume or an archive.
@@ -176,6 +185,23 @@ impl Share {
         // A conflict means that another controller finished it.
         self.swap_record(slot, None)?;
         self.remove_parents(path)
+    }
+
+    /// Refuses to move a directory that another class or installation uses as its share: with it would go volumes and snapshots
+    /// that have their records in there.
+    fn refuse_share(&self, path: &SharePath) -> Result<(), ShareError> {
+        match self.files.stat(&path.as_path().join(RECORDS)) {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) => {
+                let message = format!(
+                    "directory {path} contains {path}/{RECORDS}, so it is a share with volumes or snapshots of its own, and was not \
+                     touched: delete these first, then remove {path}/{RECORDS}"
+                );
+                Err(ShareError::new(ErrorKind::Precondition, message))
+            }
+            Err(error) if is_beneath_other_type(&error) => Ok(()),
+            Err(error) => Err(error).during("look for another share's records in", path.as_str()),
+        }
     }
 
     /// Renames a volume's directory and checks that it was the right one.
@@ -217,14 +243,34 @@ impl Share {
         match self.read_record::<DirectoryRecord>(path) {
             Err(error) => error,
             Ok(current) if current != *slot => contended(path),
-            Ok(_) => {
-                let message = format!(
-                    "directory {path} is not the one that was created for the volume (other file ID), so it was not touched: move \
-                     it away to let the deletion finish"
-                );
-                ShareError::new(ErrorKind::Internal, message)
-            }
+            Ok(_) => self.wrong_identity(slot),
         }
+    }
+
+    /// The error for a directory that does not have the recorded identity.
+    fn wrong_identity(&self, slot: &Slot<DirectoryRecord>) -> ShareError {
+        let path = &slot.key;
+        let message = match self.changed_id(slot) {
+            Some(id) => format!(
+                "directory {path} has the recorded file ID, but another {ID_XATTR}, so it was not touched: either a program copied \
+                 attributes to it (as rsync -X does), then let the deletion finish with `setfattr -n {ID_XATTR} -v {id}` on the \
+                 directory, or it is another directory, then move it away"
+            ),
+            None => format!(
+                "directory {path} is not the one that was created for the volume (other file ID), so it was not touched: move it \
+                 away to let the deletion finish"
+            ),
+        };
+        ShareError::new(ErrorKind::Internal, message)
+    }
+
+    /// The recorded ID of a directory that is in place, by its file ID, but has another one: users of a volume can change it.
+    fn changed_id(&self, slot: &Slot<DirectoryRecord>) -> Option<String> {
+        let DirectoryRecord { path, identity: Some(identity), .. } = slot.record.as_ref()? else {
+            return None;
+        };
+        let found = self.files.stat(path.as_path()).ok()??;
+        identity.xattr.clone().filter(|_| found.file_id == identity.file_id)
     }
 
     /// Reserves a name for an archived directory: `archived-<path>`, as csi-driver-nfs, or a unique one if that is taken.

@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 
 use super::create::{ATTEMPTS, contended};
 use super::error::During as _;
-use super::files::{Entry, EntryKind, is_beneath_other_type};
-use super::record::{DirectoryIdentity, DirectoryRecord, DirectoryState, DirectoryUse, Origin, VolumeRecord};
+use super::files::{Entry, EntryKind, has_no_xattrs, is_beneath_other_type};
+use super::record::{
+    DirectoryIdentity, DirectoryRecord, DirectoryState, DirectoryUse, Origin, VolumeRecord, VolumeState,
+};
 use super::root::own;
 use super::store::{Slot, Swap};
 use super::{ErrorKind, Share, ShareError};
@@ -60,16 +62,18 @@ impl Share {
                     self.finish_removal(&slot)?;
                 }
                 DirectoryUse::Volume { references, state } if !references.contains(&volume.handle) => {
-                    if *state != DirectoryState::Ready {
+                    if *state != DirectoryState::Ready && self.is_being_created(references)? {
                         let message =
                             format!("directory {} is being created for another volume", volume.path);
                         return Err(ShareError::new(ErrorKind::InProgress { percent: None }, message));
                     }
                     refuse_source(volume)?;
-                    let mut references = references.clone();
-                    references.insert(volume.handle.clone());
-                    let usage = DirectoryUse::Volume { references, state: DirectoryState::Ready };
-                    self.swap_record(&slot, Some(DirectoryRecord { usage, ..directory }))?;
+                    let joined = match state {
+                        DirectoryState::Ready => self.joined(volume, &directory)?,
+                        // It was gone, and the volume that began to create it again was undone.
+                        _ => with_references(directory.clone(), &directory, &volume.handle),
+                    };
+                    self.swap_record(&slot, Some(joined))?;
                 }
                 DirectoryUse::Volume { state: DirectoryState::Ready, .. } => {
                     return self.check_limit(volume, &directory);
@@ -105,6 +109,44 @@ impl Share {
                 DirectoryRecord { path, origin, identity, kept, limited, usage }
             }
         })
+    }
+
+    /// Whether one of the volumes that reference a directory is still being created, so that its requests, or recovery, finish the
+    /// directory.
+    fn is_being_created(&self, references: &BTreeSet<String>) -> Result<bool, ShareError> {
+        for handle in references {
+            let record = self.read_record::<VolumeRecord>(handle)?.record;
+            if record.is_none_or(|volume| volume.state == VolumeState::Creating) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The record of a directory in use, with a further volume. A directory that is gone is created again; one that someone put there
+    /// instead is not the driver's.
+    fn joined(
+        &self,
+        volume: &VolumeRecord,
+        directory: &DirectoryRecord,
+    ) -> Result<DirectoryRecord, ShareError> {
+        let found = match &directory.identity {
+            Some(identity) => self.compare(volume.path.as_path(), identity)?,
+            None => Found::Missing,
+        };
+        let joined = match found {
+            Found::Same => directory.clone(),
+            Found::Missing => {
+                tracing::warn!(path = %volume.path, "directory of a volume does not exist; creating it again");
+                let usage = with_state(&directory.usage, DirectoryState::Creating { staging: None });
+                DirectoryRecord { identity: None, limited: false, usage, ..directory.clone() }
+            }
+            Found::Other => {
+                tracing::warn!(path = %volume.path, "directory of a volume was replaced; it is kept from now on");
+                self.new_directory(volume)?
+            }
+        };
+        Ok(with_references(joined, directory, &volume.handle))
     }
 
     /// Makes the new directory in the staging area and records it. If another controller was faster, its directory is used.
@@ -220,7 +262,7 @@ impl Share {
                     None => self.new_directory(volume)?,
                     Some(_) => return refuse_source(volume),
                 };
-                self.swap_record(slot, Some(replaced))?;
+                self.swap_record(slot, Some(with_references(replaced, &directory, &volume.handle)))?;
                 return Ok(());
             }
         }
@@ -424,6 +466,9 @@ impl Share {
         match self.files.id(path) {
             Ok(found) if found.as_ref() == Some(expected) => Ok(Found::Same),
             Ok(_) => Ok(Found::Other),
+            // The directory was created over a mount with another version, by another class of the same share. The file ID is what
+            // identifies the volumes of this one, too.
+            Err(error) if has_no_xattrs(&error) => Ok(Found::Same),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Missing),
             Err(error) => Err(error).during("read the ID of", &path.display().to_string()),
         }
@@ -448,6 +493,18 @@ pub(super) fn with_state(usage: &DirectoryUse, state: DirectoryState) -> Directo
         }
         other => other.clone(),
     }
+}
+
+/// A record with the references of the one before it, and one more.
+fn with_references(mut record: DirectoryRecord, before: &DirectoryRecord, handle: &str) -> DirectoryRecord {
+    if let (DirectoryUse::Volume { references, .. }, DirectoryUse::Volume { references: others, .. }) =
+        (&mut record.usage, &before.usage)
+    {
+        references.extend(others.iter().cloned());
+        references.insert(handle.to_owned());
+    }
+    record.kept = before.kept;
+    record
 }
 
 /// The identity of a directory that was there before.

@@ -93,7 +93,8 @@ pub trait ShareFiles: Send + Sync {
     fn remove_entries(&self, dir: &Path, max: u64) -> io::Result<RemovedEntries>;
     /// Sets the xattr `user.wharf.id` of a directory; false if the server has no user xattrs.
     fn set_id(&self, dir: &Path, id: &str) -> io::Result<bool>;
-    /// Reads the xattr `user.wharf.id` of a directory; `None` if it has none.
+    /// Reads the xattr `user.wharf.id` of a directory; `None` if it has none. A mount without user xattrs is an error (see
+    /// [`has_no_xattrs`]): it says nothing about the directory.
     fn id(&self, dir: &Path) -> io::Result<Option<String>>;
     /// Opens a directory, to work on its content with the copier.
     fn open_dir(&self, dir: &Path) -> io::Result<OwnedFd>;
@@ -304,7 +305,7 @@ impl ShareFiles for LinuxFiles {
         let mut value = [0_u8; 128];
         match rustix::fs::fgetxattr(self.directory(dir)?, ID_XATTR, &mut value[..]) {
             Ok(length) => Ok(value.get(..length).map(|value| String::from_utf8_lossy(value).into_owned())),
-            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
+            Err(Errno::NODATA) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
     }
@@ -343,6 +344,11 @@ pub(crate) fn none_if_missing<T>(result: io::Result<T>) -> io::Result<Option<T>>
 /// Whether a path failed because one of its parents is a symlink or a file: nothing of the share is there.
 pub(super) fn is_beneath_other_type(error: &io::Error) -> bool {
     [Errno::LOOP, Errno::NOTDIR].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// Whether a call failed because the mount has no user xattrs: NFSv4.2 has them, 4.1 does not.
+pub(super) fn has_no_xattrs(error: &io::Error) -> bool {
+    [Errno::OPNOTSUPP, Errno::NOSYS].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// Rejects everything but plain relative paths. The kernel would reject most of them too, but calls on a parent and a

@@ -1,6 +1,6 @@
 //! The requests that a share serves and their responses: one JSON object each on the worker's pipes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use wharf_driver::backend::VolumeContentSource;
@@ -63,8 +63,8 @@ impl Request {
 pub enum Response {
     /// The volume.
     CreateVolume(Result<VolumeInfo, ShareError>),
-    /// Nothing: the volume is gone, or was never ours.
-    DeleteVolume(Result<(), ShareError>),
+    /// Whether there was anything to delete.
+    DeleteVolume(Result<Deletion, ShareError>),
     /// The volume; `None` if it does not exist.
     GetVolume(Result<Option<VolumeInfo>, ShareError>),
     /// The volume with its new size.
@@ -132,6 +132,17 @@ pub struct DeleteVolume {
     pub default_on_delete: OnDelete,
 }
 
+/// What a deletion found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Deletion {
+    /// A record: the volume is gone now, or was deleted a short time ago.
+    Done,
+    /// No record, so nothing was touched: a volume of csi-driver-nfs that was not adopted, a static one, or one that was deleted
+    /// long ago.
+    NoRecord,
+}
+
 /// Reads a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -178,6 +189,12 @@ pub struct Adopt {
     pub options: Vec<String>,
     /// What DeleteVolume does; `None` for the driver's default.
     pub on_delete: Option<OnDelete>,
+    /// The handles of other volumes with the same directory that are adopted in the same run.
+    #[serde(default)]
+    pub shared_with: BTreeSet<String>,
+    /// Whether the directory is never deleted: something that is not adopted uses it, too.
+    #[serde(default)]
+    pub keep: bool,
 }
 
 /// A volume.
@@ -262,7 +279,7 @@ pub struct SnapshotInfo {
     pub handle: String,
     /// The handle of the source volume; `None` for a snapshot of csi-driver-nfs, whose handle has only a part of it.
     pub source: Option<String>,
-    /// The bytes of its files; for a snapshot of csi-driver-nfs the size of the archive.
+    /// The smallest size of a volume that it can be restored to; for a snapshot of csi-driver-nfs the size of the archive.
     pub size: u64,
     /// When it was complete, by the server's clock: seconds since 1970.
     pub created: u64,

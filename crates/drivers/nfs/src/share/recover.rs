@@ -75,6 +75,9 @@ impl Share {
             }
         }
         self.ensure_reserve()?;
+        if done > 0 {
+            tracing::info!(objects = done, "recovered share");
+        }
         Ok(done)
     }
 

@@ -8,6 +8,7 @@ use super::create::{ATTEMPTS, contended, is_final};
 use super::error::During as _;
 use super::files::none_if_missing;
 use super::message::{CreateSnapshot, SnapshotInfo};
+use super::record::VolumeRecord;
 use super::root::own;
 use super::snapshot_record::{JobKey, SnapshotContent, SnapshotRecord, SnapshotState};
 use super::snapshot_upstream::safe_handle;
@@ -89,11 +90,18 @@ impl Share {
                 self.forget_job(&job)?;
                 continue;
             };
-            let content = Some(SnapshotContent { attempt, file_id, result: complete.result });
+            let volume_size = self.recorded_size(&current.source)?;
+            let content = Some(SnapshotContent { attempt, file_id, result: complete.result, volume_size });
             let ready = SnapshotRecord { state: SnapshotState::Ready, content, ..current };
             self.swap_record(&slot, Some(ready))?;
         }
         Err(contended(&snapshot.name))
+    }
+
+    /// The size of a volume, if its record has one.
+    fn recorded_size(&self, handle: &str) -> Result<Option<u64>, ShareError> {
+        let record = self.read_record::<VolumeRecord>(handle)?.record;
+        Ok(record.map(|volume| volume.size).filter(|size| *size > 0))
     }
 
     /// Moves a complete copy from the staging area to its place; false if it is nowhere.
@@ -189,7 +197,7 @@ fn info(record: &SnapshotRecord) -> SnapshotInfo {
     SnapshotInfo {
         handle: record.handle.clone(),
         source: Some(record.source.clone()),
-        size: result.map_or(0, |result| result.report.bytes),
+        size: record.content.as_ref().map_or(0, SnapshotContent::restore_size),
         created: result.map_or(0, |result| result.finished),
         report: result.map(|result| result.report.clone()).unwrap_or_default(),
     }

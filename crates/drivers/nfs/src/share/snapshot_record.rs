@@ -99,6 +99,18 @@ pub struct SnapshotContent {
     pub file_id: Option<u64>,
     /// What was copied.
     pub result: JobResult,
+    /// The recorded size of the source volume then, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_size: Option<u64>,
+}
+
+impl SnapshotContent {
+    /// The smallest size of a volume that the snapshot can be restored to: without holes, and not more than its volume had.
+    pub(super) fn restore_size(&self) -> u64 {
+        let report = &self.result.report;
+        let content = report.allocated.unwrap_or(report.bytes);
+        self.volume_size.map_or(content, |size| content.min(size))
+    }
 }
 
 /// What a complete job has copied.

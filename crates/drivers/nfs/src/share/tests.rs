@@ -7,6 +7,7 @@ mod hazards;
 mod interleaved;
 mod quotas;
 mod races;
+mod sharing;
 mod snapshot_crashes;
 mod snapshots;
 pub(crate) mod support;

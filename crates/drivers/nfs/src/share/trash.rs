@@ -13,6 +13,7 @@ use super::files::none_if_missing;
 use super::record::{DirectoryIdentity, VERSION, to_bytes};
 use super::root::own;
 use super::{PurgeTrash, Share, ShareError};
+use crate::path::RECORDS;
 
 /// Directories deeper than this are moved up before they are purged, so that the purge needs little memory.
 const MAX_DEPTH: usize = 32;
@@ -55,15 +56,16 @@ impl Share {
     /// Purges up to a number of entries. Returns whether nothing is left that can be purged.
     pub(super) fn purge_trash(&self, request: &PurgeTrash) -> Result<bool, ShareError> {
         let mut budget = request.max_entries;
-        let mut failed = None;
+        let (mut failed, mut purged) = (None, 0_u64);
+        let mut complete = true;
         for id in self.names(&own(["trash"]))? {
-            if budget == 0 {
-                return Ok(false);
+            complete = budget > 0;
+            if !complete {
+                break;
             }
             match self.purge_item(&id, &mut budget) {
-                Ok(true) => {}
-                Ok(false) if budget == 0 => return Ok(false),
-                Ok(false) => {}
+                Ok(true) => purged += 1,
+                Ok(false) => complete = budget > 0,
                 // The others can be purged all the same.
                 Err(error) => {
                     tracing::warn!(trash = %id, %error, "failed to purge a deleted directory");
@@ -71,7 +73,13 @@ impl Share {
                 }
             }
         }
-        failed.map_or(Ok(true), Err)
+        if purged > 0 {
+            tracing::info!(directories = purged, "purged deleted directories");
+        }
+        match failed {
+            Some(error) if complete => Err(error),
+            _ => Ok(complete),
+        }
     }
 
     /// Purges one trash entry; true if it is gone.
@@ -85,6 +93,11 @@ impl Share {
         if let Some(found) = self.stat(&data)? {
             if item.as_ref().map(|item| item.file_id) != Some(found.file_id) {
                 tracing::warn!(trash = %id, "trash entry is not the directory that was deleted; not purged");
+                return Ok(false);
+            }
+            // It became a share after it was deleted, or an earlier release deleted it.
+            if self.stat(&data.join(RECORDS))?.is_some() {
+                tracing::warn!(trash = %id, "trash entry has records of another share; not purged");
                 return Ok(false);
             }
             if !self.purge_tree(&entry, &data, 0, budget)? {

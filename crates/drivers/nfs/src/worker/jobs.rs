@@ -15,7 +15,11 @@ use crate::share;
 
 /// The running jobs, by key.
 #[derive(Default)]
-pub(super) struct Jobs(Arc<Mutex<BTreeSet<String>>>);
+pub(super) struct Jobs {
+    running: Arc<Mutex<BTreeSet<String>>>,
+    /// Recoveries and purges that have not succeeded since they were last started. The result of a copy is on the share.
+    failed: Arc<Mutex<BTreeSet<String>>>,
+}
 
 /// Removes the key when the job's task ends, also by a panic.
 struct Key {
@@ -31,7 +35,11 @@ impl Drop for Key {
 
 impl Jobs {
     pub(super) fn runs(&self, key: &str) -> bool {
-        lock(&self.0).contains(key)
+        lock(&self.running).contains(key)
+    }
+
+    pub(super) fn has_failed(&self, key: &str) -> bool {
+        lock(&self.failed).contains(key)
     }
 
     /// Starts a job, unless one with this key runs.
@@ -43,16 +51,26 @@ impl Jobs {
         request: share::Request,
         stall: Duration,
     ) {
-        if !lock(&self.0).insert(key.to_owned()) {
+        if !lock(&self.running).insert(key.to_owned()) {
             return;
         }
-        let key = Key { jobs: self.0.clone(), key: key.to_owned() };
+        if matches!(request, share::Request::Recover | share::Request::PurgeTrash(_)) {
+            lock(&self.failed).insert(key.to_owned());
+        }
+        let failed = self.failed.clone();
+        let key = Key { jobs: self.running.clone(), key: key.to_owned() };
         tokio::spawn(async move {
             let started = Instant::now();
             let result = inner.unless_stopped(run(&inner, &export, request, stall)).await;
             let (job, seconds) = (&key.key, started.elapsed().as_secs_f32());
             match result {
-                Ok(()) => tracing::info!(%export, job, seconds, "job ended"),
+                Ok(share::Response::Recover(Err(error)) | share::Response::PurgeTrash(Err(error))) => {
+                    tracing::warn!(%export, job, seconds, %error, "job failed");
+                }
+                Ok(_) => {
+                    lock(&failed).remove(job);
+                    tracing::info!(%export, job, seconds, "job ended");
+                }
                 Err(WorkerError::ShuttingDown) => {
                     tracing::info!(%export, job, seconds, "job interrupted by the shutdown; it continues after the next start");
                 }
@@ -66,13 +84,13 @@ fn lock(jobs: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
     jobs.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs the job to its end. The result of the request is on the share, so the response is only logged.
+/// Runs the job to its end. The result of a copy is on the share.
 async fn run(
     inner: &Arc<Inner>,
     export: &Export,
     request: share::Request,
     stall: Duration,
-) -> Result<(), WorkerError> {
+) -> Result<share::Response, WorkerError> {
     let internal = |error: std::io::Error| WorkerError::Internal(format!("{export}: {error}"));
     let (_process, mut input, mut lines) =
         inner.open("job", export, Instant::now() + inner.options.start).await?;
@@ -93,7 +111,7 @@ async fn run(
             Some(FromWorker::Progress) => {}
             Some(FromWorker::Response { response, .. }) => {
                 tracing::debug!(%export, ?response, "response of job");
-                return Ok(());
+                return Ok(response);
             }
             Some(_) => {
                 return Err(WorkerError::Internal(format!(

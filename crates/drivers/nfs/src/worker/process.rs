@@ -11,7 +11,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::SUBCOMMAND;
+use super::{SUBCOMMAND, WorkerLog};
 
 /// From this number on, no more workers are started for a server that does not answer.
 pub(super) const MAX_BLOCKED: usize = 4;
@@ -25,6 +25,7 @@ const MAX_BLOCKED_EVER: usize = 16;
 pub struct WorkerProgram {
     program: PathBuf,
     arguments: Vec<String>,
+    log: WorkerLog,
 }
 
 impl Default for WorkerProgram {
@@ -35,10 +36,16 @@ impl Default for WorkerProgram {
 }
 
 impl WorkerProgram {
-    /// Another program, for tests. The kind of worker is appended to its arguments.
+    /// Another program, for tests. The kind of worker and what it logs are appended to its arguments.
     pub fn new(program: impl Into<PathBuf>, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        Self { program: program.into(), arguments }
+        Self { program: program.into(), arguments, log: WorkerLog::default() }
+    }
+
+    /// What the workers log.
+    pub fn log(mut self, log: WorkerLog) -> Self {
+        self.log = log;
+        self
     }
 
     /// Starts a worker for a server. The worker asks to be killed when the thread that starts it ends, so call this only from
@@ -49,6 +56,7 @@ impl WorkerProgram {
             .arg0("wharf")
             .args(&self.arguments)
             .arg(kind)
+            .args(self.log.arguments())
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::piped())

@@ -14,7 +14,7 @@ use wharf_linux::{Linux, MountRequest, Mounts as _};
 
 use super::node_request::{self, NodeRequest};
 use super::protocol::{FromWorker, Root, ToWorker, encode, read};
-use super::{SUBCOMMAND, WorkerErrorKind};
+use super::{SUBCOMMAND, WorkerErrorKind, WorkerLog};
 use crate::agent::{AgentAccess, AgentClient, ServerAgent};
 use crate::mount::{self, MountFailure, Version, libc_errno};
 use crate::share::{ErrorKind, Share, ShareEnvironment, ShareError};
@@ -45,8 +45,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     if args.next()? != SUBCOMMAND {
         return None;
     }
-    raise_open_files();
     let kind = args.next().unwrap_or_default();
+    WorkerLog::parse(args).init();
+    raise_open_files();
     let served = match kind.to_str() {
         Some("share") => serve_share(Kind::Share),
         Some("job") => serve_share(Kind::Job),
@@ -79,6 +80,11 @@ fn serve_share(kind: Kind) -> io::Result<()> {
     sandbox::die_with_parent()?;
     let mut input = io::stdin().lock();
     let Some(ToWorker::Open { root, mount_dir, agent }) = read(&mut input)? else { return Ok(()) };
+    // Lines of the share name the export.
+    let span = match &root {
+        Root::Export(plan) => tracing::info_span!("worker", export = plan.source),
+        Root::Directory(path) => tracing::info_span!("worker", export = %path.display()),
+    };
     let (share, root, version) = match open(&root, &mount_dir, agent) {
         Ok(opened) => opened,
         Err(failure) => return send(&FromWorker::Failed(failure)),
@@ -93,8 +99,9 @@ fn serve_share(kind: Kind) -> io::Result<()> {
             return Err(io::Error::other("unexpected message"));
         };
         limit.enter();
-        let (share, root, limit) = (share.clone(), root.clone(), limit.clone());
+        let (share, root, limit, span) = (share.clone(), root.clone(), limit.clone(), span.clone());
         std::thread::Builder::new().spawn(move || {
+            let _entered = span.entered();
             let handled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| share.handle(request)));
             // The driver sees the end of a worker at once, but not of a thread. It has the panic's message on stderr.
             let Ok(response) = handled else { std::process::exit(101) };

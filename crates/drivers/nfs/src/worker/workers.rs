@@ -344,6 +344,10 @@ impl ShareClient for Workers {
     fn job_runs(&self, key: &str) -> bool {
         self.inner.jobs.runs(key)
     }
+
+    fn job_failed(&self, key: &str) -> bool {
+        self.inner.jobs.has_failed(key)
+    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,11 @@ impl Drop for Running {
 impl Running {
     /// A driver whose server `nas` exports `/` as the directory `export`.
     pub(crate) async fn start(place: &Place) -> Self {
+        Self::start_logging(place, Stdio::inherit()).await
+    }
+
+    /// The same, with its standard error there.
+    pub(crate) async fn start_logging(place: &Place, stderr: Stdio) -> Self {
         let (socket, directory) = (place.path("csi.sock"), place.path("export"));
         std::fs::create_dir_all(&directory).unwrap();
         let endpoint: Endpoint = format!("unix://{}", socket.display()).parse().unwrap();
@@ -29,6 +34,7 @@ impl Running {
             .args(["--endpoint", &endpoint.to_string(), "--node-id", "n1"])
             .args(["--export", &format!("nas={}", directory.display())])
             .stdin(Stdio::null())
+            .stderr(stderr)
             .spawn()
             .unwrap();
         let running = Self { child, endpoint };

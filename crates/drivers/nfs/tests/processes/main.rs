@@ -4,6 +4,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod driver;
+mod logs;
 mod publish;
 mod support;
 mod workers;

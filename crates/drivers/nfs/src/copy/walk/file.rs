@@ -9,8 +9,8 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Stat, StatxFlags};
 
 use super::{Attributes, CopyError, Node, Outcome, Walk, add, attributes, beneath, count, data};
-use crate::copy::Verify;
 use crate::copy::data::{DataError, Method};
+use crate::copy::{Verify, allocated};
 
 impl Walk<'_> {
     pub(super) fn copy_file(
@@ -72,6 +72,7 @@ impl Walk<'_> {
         let size = self.verify(node, name, (source, stat), &target, buffer)?;
         count(&self.counters.files);
         add(&self.counters.bytes, size);
+        add(&self.counters.allocated, allocated(size, stat.st_blocks.unsigned_abs()));
         if method == Method::Cloned {
             count(&self.counters.cloned);
         }

@@ -260,6 +260,8 @@ fn limit_of_an_adopted_directory_is_that_of_its_volume() {
             context: Default::default(),
             options: Vec::new(),
             on_delete: None,
+            shared_with: Default::default(),
+            keep: false,
         };
         match share.handle(Request::Adopt(request)) {
             Response::Adopt(result) => result,

@@ -133,6 +133,29 @@ fn snapshot_is_in_progress_until_its_job_ends_and_restores_exactly() {
     }
 }
 
+/// A claim that restores the snapshot must have its size at least, and holes need no space.
+#[test]
+fn size_of_a_snapshot_is_without_holes_and_at_most_that_of_its_volume() {
+    for format in FORMATS {
+        let fixture = Fixture::new();
+        with_volume(&fixture);
+        let sparse = std::fs::File::create(fixture.at("pvc-1/sparse")).unwrap();
+        sparse.set_len(100 << 30).unwrap();
+        let info = make_snapshot(&fixture.share, &snapshot("snap-1", "h1", format)).unwrap();
+        assert!((7..1 << 20).contains(&info.size), "{format:?}: {}", info.size);
+        assert_eq!(info.report.bytes, (100 << 30) + 7, "{format:?}");
+        // More than the size that is recorded for the volume: without the agent nothing enforces it.
+        std::fs::create_dir(fixture.at("small")).unwrap();
+        create(&fixture.share, &CreateVolume { size: 5, ..volume("h2", "small") }).unwrap();
+        std::fs::write(fixture.at("small/file"), "content").unwrap();
+        let info = make_snapshot(&fixture.share, &snapshot("snap-2", "h2", format)).unwrap();
+        assert_eq!(info.size, 5, "{format:?}");
+        // The volume is not needed to know it.
+        fixture.delete("h2").unwrap();
+        assert_eq!(get_snapshot(&fixture.share, &snapshot_handle("snap-2")), Some(info), "{format:?}");
+    }
+}
+
 #[test]
 fn clone_is_exact_and_gets_owner_and_mode_of_the_class() {
     use std::os::unix::fs::MetadataExt as _;

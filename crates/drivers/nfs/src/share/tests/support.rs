@@ -109,7 +109,7 @@ pub(crate) fn create(share: &Share, request: &CreateVolume) -> Result<VolumeInfo
 pub(crate) fn delete(share: &Share, handle: &str) -> Result<(), ShareError> {
     let request = DeleteVolume { handle: handle.to_owned(), default_on_delete: OnDelete::Delete };
     match share.handle(Request::DeleteVolume(request)) {
-        Response::DeleteVolume(result) => result,
+        Response::DeleteVolume(result) => result.map(drop),
         other => panic!("{other:?}"),
     }
 }

@@ -33,6 +33,8 @@ pub(super) fn adopt(share: &Share, handle: &str, path: &str) -> Result<VolumeInf
         context: Default::default(),
         options: Vec::new(),
         on_delete: None,
+        shared_with: Default::default(),
+        keep: false,
     };
     match share.handle(Request::Adopt(request)) {
         Response::Adopt(result) => result,
