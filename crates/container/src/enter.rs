@@ -164,6 +164,7 @@ fn start(directory: &Path, request: &Request, files: [OwnedFd; 3]) -> Result<Ses
         sandbox::join(&container, Namespaces::MountIpcUts)?;
         rustix::process::chdir(&working_dir)?;
         sandbox::new_session()?;
+        sandbox::join_new_session_keyring()?;
         if tty {
             sandbox::set_controlling_terminal(io::stdin())?;
         }

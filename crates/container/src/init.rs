@@ -37,6 +37,7 @@ fn become_program(directory: &Path, shim: &mut UnixStream) -> Result<std::conver
     // here.
     shim.write_all(b"r").and_then(|()| shim.read_exact(&mut [0; 1])).step("shim")?;
     sandbox::new_session().step("session")?;
+    sandbox::join_new_session_keyring().step("session keyring")?;
     let order = Record::at(directory).order().step("order")?;
     let order = order.ok_or_else(|| Failure::machine("order", "order.json is missing"))?;
     let spec = &order.spec;

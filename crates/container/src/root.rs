@@ -374,16 +374,18 @@ impl Root {
 
     /// Masks parts of `/proc` and `/sys` that expose the host, and makes those that control it read-only.
     fn protect_kernel(&self) -> Result<(), Failure> {
-        for path in MASKED {
-            match scoped_path::open_in_root(&self.directory_fd, Path::new(path)) {
+        let masked = MASKED.iter().map(PathBuf::from).chain(masked_of_cpus()?);
+        for path in masked {
+            let step = format!("mask {}", path.display());
+            match scoped_path::open_in_root(&self.directory_fd, &path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Ok(directory_fd) if scoped_path::is_directory(&directory_fd).step(path)? => {
+                Ok(directory_fd) if scoped_path::is_directory(&directory_fd).step(&step)? => {
                     DetachedMount::new("tmpfs", &[("size", b"4k")], READ_ONLY_FILES)
                         .and_then(|tree| tree.attach(&directory_fd))
-                        .step(path)?;
+                        .step(&step)?;
                 }
-                Ok(directory_fd) => self.cover_file(&directory_fd, Path::new(path))?,
-                Err(error) => return Err(Failure::machine(path, error)),
+                Ok(directory_fd) => self.cover_file(&directory_fd, &path)?,
+                Err(error) => return Err(Failure::machine(step, error)),
             }
         }
         for path in READ_ONLY {
@@ -399,4 +401,14 @@ impl Root {
         }
         Ok(())
     }
+}
+
+/// The directories to mask in those of the host's CPUs.
+fn masked_of_cpus() -> Result<Vec<PathBuf>, Failure> {
+    let entries = match std::fs::read_dir(layout::CPUS) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.step(layout::CPUS)?,
+    };
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    Ok(layout::masked_of_cpus(names.collect::<io::Result<Vec<_>>>().step(layout::CPUS)?))
 }

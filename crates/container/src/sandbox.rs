@@ -20,6 +20,6 @@ pub(crate) use process::{
 pub(crate) use terminal::{Terminal, set_controlling_terminal};
 pub(crate) use tree::{DetachedMount, MountFlags};
 pub(crate) use wharf_linux::sandbox::{
-    Namespaces, close_inherited_on_exec, ignore_termination_signals, reset_signal_dispositions,
-    run_after_fork, take_inherited, unshare,
+    Namespaces, close_inherited_on_exec, ignore_termination_signals, join_new_session_keyring,
+    reset_signal_dispositions, run_after_fork, take_inherited, unshare,
 };
