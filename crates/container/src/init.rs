@@ -46,6 +46,7 @@ fn become_program(directory: &Path, shim: &mut UnixStream) -> Result<std::conver
     // Like kubelet for BestEffort pods: no resources are reserved here. Agent and shim may have a lower OOM score; the
     // program must not inherit it.
     sandbox::raise_oom_score().step("OOM score")?;
+    sandbox::disable_core_dumps().step("core dumps")?;
     enter(directory, &order)?;
     let working_dir =
         if spec.working_dir.as_os_str().is_empty() { Path::new("/") } else { &spec.working_dir };

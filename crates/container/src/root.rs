@@ -13,6 +13,7 @@ use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
 
 use crate::hidden::{Host, path_of};
+use crate::host_memory;
 use crate::layout::{self, DEVICES, LINKS, MASKED, READ_ONLY, VisibleMounts};
 use crate::record::Order;
 use crate::report::{Failure, Step as _};
@@ -38,6 +39,8 @@ pub(crate) struct HostMounts {
     system: Vec<HostMount>,
     /// Hidden paths in the host's root and in the `system` mounts.
     hidden: Vec<PathBuf>,
+    /// Like `hidden`, if they are in the container's root.
+    hidden_if_present: Vec<PathBuf>,
     devices: Vec<HostMount>,
     volumes: Vec<HostMount>,
 }
@@ -46,11 +49,20 @@ impl HostMounts {
     /// Opens everything that the container gets from the host.
     pub(crate) fn open(order: &Order) -> Result<Self, Failure> {
         let spec = &order.spec;
-        let host = Host::read(&order.hidden).step("mount table")?;
+        let memory = host_memory::paths().step("swap files and core dumps")?;
+        let required = Host::read(&order.hidden).step("mount table")?;
+        let all: Vec<PathBuf> = order.hidden.iter().cloned().chain(memory).collect();
+        let host = Host::read(&all).step("mount table")?;
         let root = Path::new("/");
-        let visible = layout::visible_in_root(&host);
-        let hidden = visible.covered.iter().map(|part| root.join(part)).collect();
-        let mut host_mounts = Self { system: Vec::new(), hidden, devices: Vec::new(), volumes: Vec::new() };
+        let (required, visible) =
+            (layout::visible_in_root(&required).covered, layout::visible_in_root(&host));
+        let mut host_mounts = Self {
+            system: Vec::new(),
+            hidden: required.iter().map(|part| root.join(part)).collect(),
+            hidden_if_present: visible.covered.difference(&required).map(|part| root.join(part)).collect(),
+            devices: Vec::new(),
+            volumes: Vec::new(),
+        };
         for path in visible.nested.iter().map(|part| root.join(part)) {
             // A mount that was unmounted since the table was read is skipped.
             if path.try_exists().unwrap_or(false) {
@@ -247,6 +259,12 @@ impl Root {
         }
         for path in &host_mounts.hidden {
             self.hide(path)?;
+        }
+        for path in &host_mounts.hidden_if_present {
+            match scoped_path::open_in_root(&self.directory_fd, path) {
+                Err(error) if is_gone(&error) => {}
+                _ => self.hide(path)?,
+            }
         }
         self.mount_empty_directory(Path::new("/tmp"), 0o1777)?;
         self.mount_empty_directory(Path::new("/run"), 0o755)?;

@@ -64,6 +64,12 @@ pub fn join_new_session_keyring() -> io::Result<()> {
     if error.raw_os_error() == Some(libc::ENOSYS) { Ok(()) } else { Err(error) }
 }
 
+/// The caller dumps no core, and its program, memory and descriptors in `/proc` are hidden from processes without
+/// CAP_SYS_PTRACE, until it executes another program. Also for servers.
+pub fn set_not_dumpable() -> io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?)
+}
+
 /// Sets attributes of one mount (`MOUNT_ATTR_*`), attached or not; `private` also removes it from its peer group, so that
 /// mounts and unmounts no longer propagate.
 pub fn set_mount_attributes(mount: impl AsFd, attributes: u64, private: bool) -> io::Result<()> {

@@ -163,6 +163,8 @@ pub(crate) fn open_runtime(
     logs: PathBuf,
     hidden: Vec<PathBuf>,
 ) -> anyhow::Result<Runtime> {
+    // Its memory has the credentials of every component of this process, and secrets of pods.
+    wharf_linux::sandbox::set_not_dumpable().context("failed to disable core dumps of the agent")?;
     // The running binary, even if another version has been installed in its place.
     let settings = Settings { hidden, ..Settings::new("/proc/self/exe", directory, logs) };
     Ok(Runtime::open(settings)?)

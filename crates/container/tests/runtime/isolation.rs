@@ -6,11 +6,12 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::AsyncReadExt as _;
 use wharf_container::{ContainerMount, ContainerSpec, ExecSpec, LogOptions, Rights, User};
 use wharf_linux::MountTable;
 
-use crate::harness::{Mounted, TestRuntime, command, sh, within};
+use crate::harness::{Mounted, TestRuntime, command, eventually, sh, within};
 
 #[tokio::test]
 async fn writes_outside_volumes_are_discarded() {
@@ -345,6 +346,48 @@ async fn masked_directories_appear_empty() {
     let script = "ls -A /sys/devices/virtual/powercap /sys/devices/system/cpu/cpu*/thermal_throttle 2>/dev/null \
                   | grep -v ':$' | grep .; ls -d /sys/devices/system/cpu/cpu0";
     assert_eq!(test.output(sh("a", script)).await, "/sys/devices/system/cpu/cpu0\n");
+}
+
+/// The directory of core dumps of the machine, created by the test if it is missing.
+#[tokio::test]
+async fn memory_of_the_host_is_hidden() {
+    let test = TestRuntime::new();
+    let dumps = Path::new("/var/crash");
+    let mut dump = None;
+    // Another run of this test may remove the directory.
+    eventually("a core dump", || {
+        let _ = fs::create_dir(dumps);
+        dump = tempfile::Builder::new().prefix("wharf-runtime-").tempfile_in(dumps).ok();
+        dump.is_some()
+    });
+    let mut spec = sh("a", "ls -A /var/crash; ls -A /host/crash; ulimit -S -c; test -d /host/lib");
+    spec.mounts.push(ContainerMount { host: true, ..mount(Path::new("/var"), "/host") });
+    let log = test.output(spec).await;
+    drop(dump);
+    // Fails if the machine has core dumps.
+    let _ = fs::remove_dir(dumps);
+    assert_eq!(log, "0\n");
+}
+
+#[tokio::test]
+async fn programs_dump_no_core() {
+    // Otherwise the limit may be 0 anyway.
+    let own = getrlimit(Resource::Core);
+    setrlimit(Resource::Core, Rlimit { current: own.maximum, ..own }).unwrap();
+    let test = TestRuntime::new();
+    let id = test.runtime.start(sh("a", "exec sleep 1000")).await.unwrap();
+    let limit = |limits: &str| {
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+        core.split_ascii_whitespace().nth(4).unwrap().to_owned()
+    };
+    let program = fs::read_to_string(format!("/proc/{}/limits", test.pid(&id))).unwrap();
+    assert_eq!(limit(&program), "0");
+    let exec =
+        ExecSpec { command: ["cat", "/proc/self/limits"].map(str::to_owned).to_vec(), ..ExecSpec::default() };
+    let mut session = test.runtime.exec(&id, exec).await.unwrap();
+    let mut of_exec = String::new();
+    within(session.stdout.take().unwrap().read_to_string(&mut of_exec)).await.unwrap();
+    assert_eq!(limit(&of_exec), "0");
 }
 
 fn mount(source: &Path, target: &str) -> ContainerMount {
