@@ -90,7 +90,7 @@ fn unescape(mut text: &[u8]) -> Vec<u8> {
 /// The directory of an absolute `core_pattern`, up to the first part that is different for each dump.
 fn dump_directory(pattern: &[u8]) -> Option<PathBuf> {
     let pattern = PathBuf::from(OsString::from_vec(pattern.trim_ascii().to_vec()));
-    let is_fixed = |part: &Component| !part.as_os_str().as_encoded_bytes().contains(&b'%');
+    let is_fixed = |part: &Component<'_>| !part.as_os_str().as_encoded_bytes().contains(&b'%');
     let directory: PathBuf = pattern.parent()?.components().take_while(is_fixed).collect();
     directory.is_absolute().then_some(directory)
 }
