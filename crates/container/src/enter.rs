@@ -161,9 +161,11 @@ fn start(directory: &Path, request: &Request, files: [OwnedFd; 3]) -> Result<Ses
     let (tty, working_dir) = (request.tty, working_dir(&order.spec.working_dir));
     let prepare = move || {
         sandbox::raise_oom_score()?;
+        sandbox::disable_core_dumps()?;
         sandbox::join(&container, Namespaces::MountIpcUts)?;
         rustix::process::chdir(&working_dir)?;
         sandbox::new_session()?;
+        sandbox::join_new_session_keyring()?;
         if tty {
             sandbox::set_controlling_terminal(io::stdin())?;
         }

@@ -37,6 +37,7 @@ fn become_program(directory: &Path, shim: &mut UnixStream) -> Result<std::conver
     // here.
     shim.write_all(b"r").and_then(|()| shim.read_exact(&mut [0; 1])).step("shim")?;
     sandbox::new_session().step("session")?;
+    sandbox::join_new_session_keyring().step("session keyring")?;
     let order = Record::at(directory).order().step("order")?;
     let order = order.ok_or_else(|| Failure::machine("order", "order.json is missing"))?;
     let spec = &order.spec;
@@ -45,6 +46,7 @@ fn become_program(directory: &Path, shim: &mut UnixStream) -> Result<std::conver
     // Like kubelet for BestEffort pods: no resources are reserved here. Agent and shim may have a lower OOM score; the
     // program must not inherit it.
     sandbox::raise_oom_score().step("OOM score")?;
+    sandbox::disable_core_dumps().step("core dumps")?;
     enter(directory, &order)?;
     let working_dir =
         if spec.working_dir.as_os_str().is_empty() { Path::new("/") } else { &spec.working_dir };

@@ -22,7 +22,7 @@ pub(crate) const LINKS: [(&str, &str); 5] = [
 ];
 
 /// Paths masked in a container, as other container runtimes do: they expose the whole host.
-pub(crate) const MASKED: [&str; 10] = [
+pub(crate) const MASKED: [&str; 11] = [
     "/proc/acpi",
     "/proc/asound",
     "/proc/interrupts",
@@ -32,8 +32,23 @@ pub(crate) const MASKED: [&str; 10] = [
     "/proc/sched_debug",
     "/proc/scsi",
     "/proc/timer_list",
+    "/sys/devices/virtual/powercap",
     "/sys/firmware",
 ];
+
+/// The directory of the CPUs.
+pub(crate) const CPUS: &str = "/sys/devices/system/cpu";
+
+/// Directories masked like [`MASKED`], given the names in [`CPUS`]: like the energy counters of powercap, they tell a
+/// pod what the host and other pods compute. A CPU need not have one.
+pub(crate) fn masked_of_cpus(names: impl IntoIterator<Item = String>) -> Vec<PathBuf> {
+    let is_cpu = |name: &String| {
+        let number = name.strip_prefix("cpu").unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let directory = |name: String| Path::new(CPUS).join(name).join("thermal_throttle");
+    names.into_iter().filter(is_cpu).map(directory).collect()
+}
 
 /// Paths that are read-only even for root in a container: writing to them would control the host.
 pub(crate) const READ_ONLY: [&str; 5] =
@@ -215,6 +230,15 @@ mod tests {
         }
         let processes = Host::parse(PROCFS.as_bytes(), &[]).unwrap();
         assert_eq!(visible_in_root(&processes).nested, paths(&[]), "no procfs");
+    }
+
+    #[test]
+    fn only_directories_of_cpus_are_masked() {
+        let names = ["cpu0", "cpu17", "cpu", "cpufreq", "cpu1x", "xcpu1", "online"].map(str::to_owned);
+        let expected =
+            ["cpu0", "cpu17"].map(|name| format!("/sys/devices/system/cpu/{name}/thermal_throttle"));
+        assert_eq!(masked_of_cpus(names), expected.map(PathBuf::from));
+        assert!(MASKED.contains(&"/sys/devices/virtual/powercap"));
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod exec;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod hidden;
+mod host_memory;
 mod init;
 mod layout;
 mod log;

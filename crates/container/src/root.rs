@@ -13,6 +13,7 @@ use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
 
 use crate::hidden::{Host, path_of};
+use crate::host_memory;
 use crate::layout::{self, DEVICES, LINKS, MASKED, READ_ONLY, VisibleMounts};
 use crate::record::Order;
 use crate::report::{Failure, Step as _};
@@ -38,6 +39,8 @@ pub(crate) struct HostMounts {
     system: Vec<HostMount>,
     /// Hidden paths in the host's root and in the `system` mounts.
     hidden: Vec<PathBuf>,
+    /// Like `hidden`, if they are in the container's root.
+    hidden_if_present: Vec<PathBuf>,
     devices: Vec<HostMount>,
     volumes: Vec<HostMount>,
 }
@@ -46,11 +49,20 @@ impl HostMounts {
     /// Opens everything that the container gets from the host.
     pub(crate) fn open(order: &Order) -> Result<Self, Failure> {
         let spec = &order.spec;
-        let host = Host::read(&order.hidden).step("mount table")?;
+        let memory = host_memory::paths().step("swap files and core dumps")?;
+        let required = Host::read(&order.hidden).step("mount table")?;
+        let all: Vec<PathBuf> = order.hidden.iter().cloned().chain(memory).collect();
+        let host = Host::read(&all).step("mount table")?;
         let root = Path::new("/");
-        let visible = layout::visible_in_root(&host);
-        let hidden = visible.covered.iter().map(|part| root.join(part)).collect();
-        let mut host_mounts = Self { system: Vec::new(), hidden, devices: Vec::new(), volumes: Vec::new() };
+        let (required, visible) =
+            (layout::visible_in_root(&required).covered, layout::visible_in_root(&host));
+        let mut host_mounts = Self {
+            system: Vec::new(),
+            hidden: required.iter().map(|part| root.join(part)).collect(),
+            hidden_if_present: visible.covered.difference(&required).map(|part| root.join(part)).collect(),
+            devices: Vec::new(),
+            volumes: Vec::new(),
+        };
         for path in visible.nested.iter().map(|part| root.join(part)) {
             // A mount that was unmounted since the table was read is skipped.
             if path.try_exists().unwrap_or(false) {
@@ -248,6 +260,12 @@ impl Root {
         for path in &host_mounts.hidden {
             self.hide(path)?;
         }
+        for path in &host_mounts.hidden_if_present {
+            match scoped_path::open_in_root(&self.directory_fd, path) {
+                Err(error) if is_gone(&error) => {}
+                _ => self.hide(path)?,
+            }
+        }
         self.mount_empty_directory(Path::new("/tmp"), 0o1777)?;
         self.mount_empty_directory(Path::new("/run"), 0o755)?;
         self.mount_proc_and_sys()?;
@@ -374,16 +392,18 @@ impl Root {
 
     /// Masks parts of `/proc` and `/sys` that expose the host, and makes those that control it read-only.
     fn protect_kernel(&self) -> Result<(), Failure> {
-        for path in MASKED {
-            match scoped_path::open_in_root(&self.directory_fd, Path::new(path)) {
+        let masked = MASKED.iter().map(PathBuf::from).chain(masked_of_cpus()?);
+        for path in masked {
+            let step = format!("mask {}", path.display());
+            match scoped_path::open_in_root(&self.directory_fd, &path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Ok(directory_fd) if scoped_path::is_directory(&directory_fd).step(path)? => {
+                Ok(directory_fd) if scoped_path::is_directory(&directory_fd).step(&step)? => {
                     DetachedMount::new("tmpfs", &[("size", b"4k")], READ_ONLY_FILES)
                         .and_then(|tree| tree.attach(&directory_fd))
-                        .step(path)?;
+                        .step(&step)?;
                 }
-                Ok(directory_fd) => self.cover_file(&directory_fd, Path::new(path))?,
-                Err(error) => return Err(Failure::machine(path, error)),
+                Ok(directory_fd) => self.cover_file(&directory_fd, &path)?,
+                Err(error) => return Err(Failure::machine(step, error)),
             }
         }
         for path in READ_ONLY {
@@ -399,4 +419,14 @@ impl Root {
         }
         Ok(())
     }
+}
+
+/// The directories to mask in those of the host's CPUs.
+fn masked_of_cpus() -> Result<Vec<PathBuf>, Failure> {
+    let entries = match std::fs::read_dir(layout::CPUS) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.step(layout::CPUS)?,
+    };
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    Ok(layout::masked_of_cpus(names.collect::<io::Result<Vec<_>>>().step(layout::CPUS)?))
 }

@@ -15,11 +15,12 @@ mod tree;
 pub(crate) use identity::Credentials;
 pub(crate) use namespaces::{join, pivot_to_root, set_host_name};
 pub(crate) use process::{
-    ProcessHandle, boot_id, die_with_parent, make_inheritable, new_session, raise_oom_score, set_not_dumpable,
+    ProcessHandle, boot_id, die_with_parent, disable_core_dumps, make_inheritable, new_session,
+    raise_oom_score,
 };
 pub(crate) use terminal::{Terminal, set_controlling_terminal};
 pub(crate) use tree::{DetachedMount, MountFlags};
 pub(crate) use wharf_linux::sandbox::{
-    Namespaces, close_inherited_on_exec, ignore_termination_signals, reset_signal_dispositions,
-    run_after_fork, take_inherited, unshare,
+    Namespaces, close_inherited_on_exec, ignore_termination_signals, join_new_session_keyring,
+    reset_signal_dispositions, run_after_fork, set_not_dumpable, take_inherited, unshare,
 };

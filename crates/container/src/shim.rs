@@ -35,6 +35,7 @@ const EXIT_RETRY: Duration = Duration::from_secs(1);
 /// Runs the container whose record is in `directory`, until it exits.
 pub(crate) fn run(directory: &Path) -> io::Result<()> {
     sandbox::ignore_termination_signals();
+    sandbox::set_not_dumpable()?;
     let record = Record::at(directory);
     let (mut program, log) = match start(&record) {
         Ok(started) => started,

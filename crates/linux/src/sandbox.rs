@@ -50,6 +50,26 @@ pub fn die_with_parent() -> io::Result<()> {
     Ok(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?)
 }
 
+/// Gives the caller, and programs it starts, a new and empty session keyring. Otherwise they could read the keys of whoever
+/// started the first of them. Does nothing on a kernel without keys.
+pub fn join_new_session_keyring() -> io::Result<()> {
+    const JOIN_SESSION_KEYRING: libc::c_long = 1;
+    // SAFETY: the argument is the name of a keyring, and the null pointer stands for a new one without a name.
+    let serial =
+        unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
+    if serial >= 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::ENOSYS) { Ok(()) } else { Err(error) }
+}
+
+/// The caller dumps no core, and its program, memory and descriptors in `/proc` are hidden from processes without
+/// CAP_SYS_PTRACE, until it executes another program. Also for servers.
+pub fn set_not_dumpable() -> io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?)
+}
+
 /// Sets attributes of one mount (`MOUNT_ATTR_*`), attached or not; `private` also removes it from its peer group, so that
 /// mounts and unmounts no longer propagate.
 pub fn set_mount_attributes(mount: impl AsFd, attributes: u64, private: bool) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! The node agent: assembles plugin manager, node status, volume manager and pods. `wharf up` embeds it; `wharf node` runs
 //! it on a cluster in place of kubelet. Start reading at [`NodeAgent::start`].
 
+mod credentials;
 mod departures;
 
 use std::net::SocketAddr;
@@ -162,6 +163,8 @@ pub(crate) fn open_runtime(
     logs: PathBuf,
     hidden: Vec<PathBuf>,
 ) -> anyhow::Result<Runtime> {
+    // Its memory has the credentials of every component of this process, and secrets of pods.
+    wharf_linux::sandbox::set_not_dumpable().context("failed to disable core dumps of the agent")?;
     // The running binary, even if another version has been installed in its place.
     let settings = Settings { hidden, ..Settings::new("/proc/self/exe", directory, logs) };
     Ok(Runtime::open(settings)?)
@@ -183,8 +186,10 @@ pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
     let name = node_name
         .or(Environment::read().host_name)
         .context("cannot determine the host name: set --node-name")?;
-    let cluster = Cluster::connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?;
+    let options = ConnectOptions { kubeconfig, ..ConnectOptions::default() };
+    let cluster = Cluster::connect(&options).await?;
     hide.push(root_dir.clone());
+    hide.extend(credentials::hidden_paths(options.kubeconfig.as_deref())?);
     let runtime = open_runtime(root_dir.join("containers"), log_dir, hide)?;
     let agent = NodeAgent {
         cluster,

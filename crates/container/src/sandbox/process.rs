@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{
-    DumpableBehavior, Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal,
-    set_dumpable_behavior, set_parent_process_death_signal,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process_group, pidfd_open, pidfd_send_signal,
+    set_parent_process_death_signal, setrlimit,
 };
 
 /// A handle to a process (a pidfd): it never refers to another process, even if the process ID is reused.
@@ -123,10 +123,11 @@ pub(crate) fn die_with_parent() -> io::Result<()> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
-/// Hides the caller's program and descriptors in `/proc` from processes without CAP_SYS_PTRACE, until it executes
-/// another program.
-pub(crate) fn set_not_dumpable() -> io::Result<()> {
-    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+/// The caller, and programs it starts, dump no core when they crash, unless they raise the limit themselves. A core dump of
+/// one could overwrite files of the host, and holds its memory.
+pub(crate) fn disable_core_dumps() -> io::Result<()> {
+    let limit = Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
+    Ok(setrlimit(Resource::Core, limit)?)
 }
 
 /// Under memory pressure the kernel kills the caller and the programs it starts before all others. Needs no privileges.

@@ -70,13 +70,13 @@ async fn exec_joins_namespaces_and_user_of_the_container() {
                   for n in mnt pid ipc uts; do test $(readlink /proc/self/ns/$n) = $(readlink /proc/1/ns/$n) && echo $n; done; \
                   ls /proc/self/fd | wc -l";
     let mut session = test.runtime.exec(&id, exec_spec(&["sh", "-c", script])).await.unwrap();
-    let expected = "mine\n1000\n1001\n1001 1002\nblue\n/var/lib\npod\nCapBnd:\t00000000a80425fb\nNoNewPrivs:\t1\n\
+    let expected = "mine\n1000\n1001\n1001 1002\nblue\n/var/lib\npod\nCapBnd:\t00000000a80405fb\nNoNewPrivs:\t1\n\
                     mnt\npid\nipc\nuts\n4\n";
     let (mut out, err) = read(&mut session).await;
     // The order of the two status lines depends on the kernel.
     out = out.replace(
-        "NoNewPrivs:\t1\nCapBnd:\t00000000a80425fb\n",
-        "CapBnd:\t00000000a80425fb\nNoNewPrivs:\t1\n",
+        "NoNewPrivs:\t1\nCapBnd:\t00000000a80405fb\n",
+        "CapBnd:\t00000000a80405fb\nNoNewPrivs:\t1\n",
     );
     assert_eq!((out.as_str(), err.as_str()), (expected, ""));
 }

@@ -6,10 +6,12 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
-use wharf_container::{ContainerMount, ContainerSpec, LogOptions, Rights, User};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::io::AsyncReadExt as _;
+use wharf_container::{ContainerMount, ContainerSpec, ExecSpec, LogOptions, Rights, User};
 use wharf_linux::MountTable;
 
-use crate::harness::{Mounted, TestRuntime, sh, within};
+use crate::harness::{Mounted, TestRuntime, command, eventually, sh, within};
 
 #[tokio::test]
 async fn writes_outside_volumes_are_discarded() {
@@ -194,7 +196,7 @@ async fn capabilities_and_no_new_privileges_are_applied() {
     };
     let log = test.output(with("default", Rights { no_new_privileges: true, ..Rights::default() }, 0)).await;
     for set in ["CapPrm", "CapEff", "CapBnd"] {
-        assert_eq!(status(&log, set), "00000000a80425fb", "{set}");
+        assert_eq!(status(&log, set), "00000000a80405fb", "{set}");
     }
     for set in ["CapInh", "CapAmb"] {
         assert_eq!(status(&log, set), "0000000000000000", "{set}");
@@ -203,7 +205,7 @@ async fn capabilities_and_no_new_privileges_are_applied() {
 
     let log = test.output(with("user", Rights::default(), 1000)).await;
     assert_eq!(status(&log, "CapEff"), "0000000000000000");
-    assert_eq!(status(&log, "CapBnd"), "00000000a80425fb");
+    assert_eq!(status(&log, "CapBnd"), "00000000a80405fb");
     assert_eq!(status(&log, "NoNewPrivs"), "0");
 
     let drop = Rights { drop: vec!["ALL".to_owned()], add: vec!["CHOWN".to_owned()], ..Rights::default() };
@@ -308,6 +310,84 @@ async fn scratch_size_is_limited() {
     let script = "head -c 8M /dev/zero > /big 2>/dev/null && echo wrote; \
                   head -c 8M /dev/zero > /tmp/big 2>/dev/null && echo wrote; true";
     assert_eq!(test.output(sh("a", script)).await, "");
+}
+
+/// A program that prints the serial number of its session keyring.
+fn print_keyring() -> Vec<String> {
+    let number = if cfg!(target_arch = "x86_64") { 250 } else { 219 };
+    // keyctl(KEYCTL_GET_KEYRING_ID, KEY_SPEC_SESSION_KEYRING, 0)
+    ["perl".to_owned(), "-e".to_owned(), format!("print syscall({number}, 0, -3, 0)")].to_vec()
+}
+
+#[tokio::test]
+async fn session_keyring_is_not_the_agents() {
+    let test = TestRuntime::new();
+    let program = print_keyring();
+    let own = command(&program[0], &[&program[1], &program[2]]);
+    let privileged = Rights { privileged: true, ..Rights::default() };
+    let spec = ContainerSpec { command: program.clone(), rights: privileged.clone(), ..sh("a", "") };
+    let of_container = test.output(spec).await;
+
+    let id =
+        test.runtime.start(ContainerSpec { rights: privileged, ..sh("b", "exec sleep 1000") }).await.unwrap();
+    let exec = ExecSpec { command: program, ..ExecSpec::default() };
+    let mut session = test.runtime.exec(&id, exec).await.unwrap();
+    let mut of_exec = String::new();
+    within(session.stdout.take().unwrap().read_to_string(&mut of_exec)).await.unwrap();
+    for (serial, case) in [(&of_container, "container"), (&of_exec, "exec")] {
+        assert!(serial.parse::<i64>().unwrap() > 0, "{case}: {serial}");
+        assert_ne!(*serial, own, "{case}");
+    }
+}
+
+#[tokio::test]
+async fn masked_directories_appear_empty() {
+    let test = TestRuntime::new();
+    let script = "ls -A /sys/devices/virtual/powercap /sys/devices/system/cpu/cpu*/thermal_throttle 2>/dev/null \
+                  | grep -v ':$' | grep .; ls -d /sys/devices/system/cpu/cpu0";
+    assert_eq!(test.output(sh("a", script)).await, "/sys/devices/system/cpu/cpu0\n");
+}
+
+/// The directory of core dumps of the machine, created by the test if it is missing.
+#[tokio::test]
+async fn memory_of_the_host_is_hidden() {
+    let test = TestRuntime::new();
+    let dumps = Path::new("/var/crash");
+    let mut dump = None;
+    // Another run of this test may remove the directory.
+    eventually("a core dump", || {
+        let _ = fs::create_dir(dumps);
+        dump = tempfile::Builder::new().prefix("wharf-runtime-").tempfile_in(dumps).ok();
+        dump.is_some()
+    });
+    let mut spec = sh("a", "ls -A /var/crash; ls -A /host/crash; ulimit -S -c; test -d /host/lib");
+    spec.mounts.push(ContainerMount { host: true, ..mount(Path::new("/var"), "/host") });
+    let log = test.output(spec).await;
+    drop(dump);
+    // Fails if the machine has core dumps.
+    let _ = fs::remove_dir(dumps);
+    assert_eq!(log, "0\n");
+}
+
+#[tokio::test]
+async fn programs_dump_no_core() {
+    // Otherwise the limit may be 0 anyway.
+    let own = getrlimit(Resource::Core);
+    setrlimit(Resource::Core, Rlimit { current: own.maximum, ..own }).unwrap();
+    let test = TestRuntime::new();
+    let id = test.runtime.start(sh("a", "exec sleep 1000")).await.unwrap();
+    let limit = |limits: &str| {
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+        core.split_ascii_whitespace().nth(4).unwrap().to_owned()
+    };
+    let program = fs::read_to_string(format!("/proc/{}/limits", test.pid(&id))).unwrap();
+    assert_eq!(limit(&program), "0");
+    let exec =
+        ExecSpec { command: ["cat", "/proc/self/limits"].map(str::to_owned).to_vec(), ..ExecSpec::default() };
+    let mut session = test.runtime.exec(&id, exec).await.unwrap();
+    let mut of_exec = String::new();
+    within(session.stdout.take().unwrap().read_to_string(&mut of_exec)).await.unwrap();
+    assert_eq!(limit(&of_exec), "0");
 }
 
 fn mount(source: &Path, target: &str) -> ContainerMount {

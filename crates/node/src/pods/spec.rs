@@ -27,6 +27,18 @@ pub(super) enum SpecError {
     /// subPathExpr references an unset variable.
     #[error("failed to expand subPathExpr of volumeMount {0:?}: {1:?} has variables that are not set")]
     SubPath(String, String),
+    /// Mounts of the host or of the container would have to appear in the other.
+    #[error(
+        "container {container:?}: mountPropagation {wanted} of volumeMount {mount_path:?} is not supported: mounts do not propagate between the node and a container; use None, or run the pod on a node with a kubelet"
+    )]
+    MountPropagation {
+        /// The container.
+        container: String,
+        /// The mount path.
+        mount_path: String,
+        /// The value of the field.
+        wanted: String,
+    },
     /// Not a valid user or group id.
     #[error("{0} is not a valid user or group id")]
     Number(i64),
@@ -128,6 +140,13 @@ fn mounts<'a>(
     value: impl Fn(&str) -> Option<&'a str>,
 ) -> Result<Vec<ContainerMount>, SpecError> {
     let one = |wanted: &wharf_model::container::VolumeMount| {
+        if !matches!(wanted.mount_propagation.as_str(), "" | "None") {
+            return Err(SpecError::MountPropagation {
+                container: container.name.clone(),
+                mount_path: wanted.mount_path.clone(),
+                wanted: wanted.mount_propagation.clone(),
+            });
+        }
         let no = || SpecError::NoVolume(wanted.name.clone());
         let (source, read_only, host) = match mounted.volumes.get(&wanted.name).ok_or_else(no)? {
             VolumePath::Host { path } => (path.clone(), false, true),
@@ -297,5 +316,25 @@ mod tests {
         let unset = json!({"volumeMounts": [{"name": "data", "mountPath": "/x", "subPathExpr": "$(NO)"}]});
         assert_eq!(c(unset), SpecError::SubPath("/x".into(), "$(NO)".into()));
         assert_eq!(c(json!({"securityContext": {"runAsUser": -1}})), SpecError::Number(-1));
+        for wanted in ["HostToContainer", "Bidirectional"] {
+            let mount = json!({"name": "data", "mountPath": "/x", "mountPropagation": wanted});
+            let error = c(json!({"volumeMounts": [mount]}));
+            let expected = SpecError::MountPropagation {
+                container: "c".into(),
+                mount_path: "/x".into(),
+                wanted: wanted.into(),
+            };
+            assert_eq!(error, expected);
+            assert!(error.to_string().contains(&format!("\"c\": mountPropagation {wanted}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn mount_propagation_none_is_accepted() {
+        for wanted in [Value::Null, json!(""), json!("None")] {
+            let mount = json!({"name": "data", "mountPath": "/x", "mountPropagation": wanted});
+            let container = json!({"name": "c", "command": ["x"], "volumeMounts": [mount]});
+            assert_eq!(made(json!({}), container).unwrap().mounts.len(), 1, "{wanted}");
+        }
     }
 }

@@ -1,10 +1,6 @@
 //! The disk usage of emptyDir volumes that have a size limit.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+mod walk;
 
 use wharf_model::{Pod, Quantity};
 
@@ -12,18 +8,17 @@ use super::EMPTY_DIR;
 use crate::paths::Root;
 
 /// Why a pod is evicted: kubelet's message. `None` while no emptyDir on disk exceeds its limit. In memory, the limit is
-/// that of the tmpfs. Blocks.
+/// that of the tmpfs. What cannot be counted does not hide the rest. Blocks.
 pub fn exceeded_limit(root: &Root, pod: &Pod) -> Option<String> {
     limits(pod).find_map(|(volume, limit)| {
         let path = root.plain(&pod.metadata.uid, EMPTY_DIR, volume);
-        let used = match disk_usage(&path) {
-            Ok(used) => used,
-            Err(error) => {
-                tracing::warn!(pod = %pod.metadata.key(), volume, %error, "failed to measure the usage of an emptyDir");
-                return None;
-            }
-        };
-        message(volume, limit, used)
+        let enough = u64::try_from(limit.bytes()).unwrap_or(u64::MAX);
+        let usage = walk::disk_usage(&path, enough)
+            .unwrap_or_else(|error| walk::Usage { skipped: Some(error), ..walk::Usage::default() });
+        if let Some(error) = usage.skipped {
+            tracing::warn!(pod = %pod.metadata.key(), volume, %error, "failed to measure all of an emptyDir");
+        }
+        message(volume, limit, usage.bytes)
     })
 }
 
@@ -41,48 +36,8 @@ fn message(volume: &str, limit: Quantity, used: u64) -> Option<String> {
     exceeded.then(|| format!("Usage of EmptyDir volume {volume:?} exceeds the limit \"{limit}\". "))
 }
 
-/// Bytes allocated to the directory and everything in it, as `du -x` counts: a file with several names once, no symlink
-/// is followed, and no other file system is entered. Files that disappear meanwhile are not counted.
-fn disk_usage(root: &Path) -> io::Result<u64> {
-    let top = match fs::symlink_metadata(root) {
-        Ok(top) if top.is_dir() => top,
-        Ok(_) => return Ok(0),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        Err(error) => return Err(error),
-    };
-    let (mut sum, mut linked, mut directories) = (top.blocks() * 512, BTreeSet::new(), vec![root.to_owned()]);
-    while let Some(directory) = directories.pop() {
-        let entries = match fs::read_dir(&directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-        for entry in entries {
-            let entry = entry?;
-            let metadata = match entry.metadata() {
-                Ok(metadata) => metadata,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
-            };
-            if metadata.dev() != top.dev() {
-                continue;
-            }
-            if !metadata.is_dir() && metadata.nlink() > 1 && !linked.insert(metadata.ino()) {
-                continue;
-            }
-            sum += metadata.blocks() * 512;
-            if metadata.is_dir() {
-                directories.push(entry.path());
-            }
-        }
-    }
-    Ok(sum)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
-
     use serde_json::json;
 
     use super::*;
@@ -103,22 +58,5 @@ mod tests {
             message("v", "1Mi".parse().unwrap(), (1 << 20) + 1).unwrap(),
             "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". "
         );
-    }
-
-    #[test]
-    fn usage_counts_blocks_once_and_follows_no_links() {
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        assert_eq!(disk_usage(&at("missing")).unwrap(), 0);
-        let empty = disk_usage(dir.path()).unwrap();
-        fs::create_dir(at("sub")).unwrap();
-        fs::write(at("sub/file"), vec![1; 1 << 20]).unwrap();
-        fs::File::open(at("sub/file")).unwrap().sync_all().unwrap();
-        fs::hard_link(at("sub/file"), at("again")).unwrap();
-        symlink("/usr", at("usr")).unwrap();
-        symlink(dir.path(), at("loop")).unwrap();
-        fs::File::create(at("sparse")).unwrap().set_len(1 << 40).unwrap();
-        let used = disk_usage(dir.path()).unwrap() - empty;
-        assert!(((1 << 20)..(1 << 20) + 65536).contains(&used), "{used}");
     }
 }
