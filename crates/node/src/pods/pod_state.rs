@@ -7,8 +7,8 @@ use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
 use wharf_container::{Cause, ContainerId, ContainerInfo, Containers, Exit, State};
 use wharf_model::Pod;
-use wharf_model::Time;
 use wharf_model::container::{ContainerStatus, Terminated};
+use wharf_model::{Monotonic, Time};
 
 use super::probe::{Plan, Purpose};
 use super::view::{ContainerView, Crash, Ended, Health, RunState, StartFailure, View, VolumesState, roles};
@@ -58,6 +58,8 @@ pub(super) struct ContainerState {
     earlier: BTreeSet<u32>,
     /// Exits of attempts that the runtime does not know.
     pub(super) ends: BTreeMap<u32, Ended>,
+    /// The newest attempt that was found to have exited, and when.
+    ended_at: Option<(u32, Monotonic)>,
     pub(super) crash: Crash,
     pub(super) start_failure: Option<StartFailure>,
     pub(super) stopping: Option<Stopping>,
@@ -121,12 +123,13 @@ impl PodState {
     }
 
     /// The inputs of the rules.
-    pub(super) fn view(&mut self, runtime: &dyn Containers, address: &str) -> View {
+    pub(super) fn view(&mut self, runtime: &dyn Containers, address: &str, now: Monotonic) -> View {
         let pod = Arc::clone(&self.pod);
         let containers = roles(&pod)
             .map(|(role, container)| {
                 let known = self.containers.entry(container.name.clone()).or_default();
                 let (run_state, before) = known.run_state(runtime);
+                known.notice_end(&run_state, now);
                 if !matches!(run_state, RunState::Running { .. }) {
                     known.stopping = None;
                     known.tasks = None;
@@ -136,6 +139,7 @@ impl PodState {
                     name: container.name.clone(),
                     role,
                     run_state,
+                    ended_at: known.ended_at.map(|(_, at)| at),
                     before,
                     crash: known.crash.clone(),
                     start_failure: known.start_failure.clone(),
@@ -167,6 +171,19 @@ impl PodState {
 }
 
 impl ContainerState {
+    /// Remembers since when the newest attempt is over. The wall time at which it exited may be on either side of a step
+    /// of the clock.
+    fn notice_end(&mut self, run_state: &RunState, now: Monotonic) {
+        self.ended_at = match run_state {
+            RunState::Ended(ended) => Some(
+                self.ended_at
+                    .filter(|(attempt, _)| *attempt == ended.attempt)
+                    .unwrap_or((ended.attempt, now)),
+            ),
+            RunState::None | RunState::Running { .. } => None,
+        };
+    }
+
     /// The newest attempt, and how the previous one exited.
     fn run_state(&mut self, runtime: &dyn Containers) -> (RunState, Option<Ended>) {
         let newest = self.attempts.keys().chain(self.ends.keys()).max().copied();

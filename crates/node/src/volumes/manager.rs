@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use wharf_cluster::work::{
     EnqueueRequest, Gate, StepLimit, Steps, WorkOutcome, enqueue_changes, run_workers,
 };
-use wharf_cluster::{Backoff, Change, Cluster, Priority, Queue, Store, WatchOptions, now};
+use wharf_cluster::{Backoff, Change, Cluster, Priority, Queue, Store, WatchOptions, monotonic};
 use wharf_model::{CSIDriver, Key, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment};
 
 use super::decide::{Step, decide};
@@ -323,7 +323,7 @@ impl Manager {
         let mut steps = Steps::new(gate, STEP_LIMIT);
         while steps.start_next() {
             let Some(inputs) = self.inputs_of(unique) else { return WorkOutcome::Done };
-            let step = decide(&inputs.view(self.settings.resync), now());
+            let step = decide(&inputs.view(self.settings.resync), monotonic());
             if let Step::Idle { until, waiting } = step {
                 self.change(unique, |volume| volume.waiting = waiting);
                 let publish_again = match waiting {
