@@ -32,7 +32,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use wharf_cluster::work::{
-    EnqueueRequest, Gate, StepLimit, StepOutcome, Steps, WorkOutcome, enqueue_changes, run_role,
+    EnqueueRequest, Gate, RESYNC_INTERVAL, StepLimit, StepOutcome, Steps, WorkOutcome, enqueue_changes,
+    resync, run_role,
 };
 use wharf_cluster::{
     Backoff, Change, Cluster, EventRecorder, ObjectList, Priority, Queue, Store, WatchOptions, monotonic, now,
@@ -257,6 +258,8 @@ impl Pods {
         let this = Arc::clone(self);
         let requests = move |change: &Change<Pod>| this.pod_changed(change);
         into.spawn(enqueue_changes(self.store.clone(), self.queue.clone(), requests));
+        let this = Arc::clone(self);
+        into.spawn(resync(self.queue.clone(), RESYNC_INTERVAL, move || this.all_pods()));
         // Without it, the volume manager resyncs periodically.
         let Some(cluster) = &self.agent.privileged_client else { return };
         let this = Arc::clone(self);
@@ -273,6 +276,13 @@ impl Pods {
             self.queue.clone(),
             requests,
         ));
+    }
+
+    /// All pods, for a resync. Changes may have been dropped, so the pods are read from the store again.
+    fn all_pods(&self) -> Vec<String> {
+        let fields_changed = self.pod_states.resync(self.store.all(), now());
+        fields_changed.iter().for_each(|uid| self.refresh(uid));
+        self.pod_states.uids()
     }
 
     fn pod_changed(&self, change: &Change<Pod>) -> Vec<EnqueueRequest<String>> {
