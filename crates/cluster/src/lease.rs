@@ -44,7 +44,7 @@ pub struct LeaseOptions {
     pub process: String,
     /// Labels for the lease if this process creates it.
     pub labels: BTreeMap<String, String>,
-    /// How long others wait for a holder that does not renew.
+    /// How long others wait for a holder that does not renew; see [`written_lease_duration`].
     pub lease_duration: Duration,
     /// How long after the last renewal new steps may start. Shorter than `lease_duration`.
     pub renew_deadline: Duration,
@@ -69,12 +69,19 @@ impl LeaseOptions {
     /// The same options without durations that a lease cannot contain, or that overflow when added to the present time.
     fn limited(self) -> Self {
         Self {
-            lease_duration: self.lease_duration.min(MAX_DURATION),
+            lease_duration: written_lease_duration(self.lease_duration),
             renew_deadline: self.renew_deadline.min(MAX_DURATION),
             retry_period: self.retry_period.min(MAX_DURATION),
             ..self
         }
     }
+}
+
+/// How long other processes wait for a holder whose lease duration is set to `duration`: a lease contains whole seconds,
+/// at least one. Rounded up: with a shorter duration another process would lead before the holder's renew deadline.
+pub fn written_lease_duration(duration: Duration) -> Duration {
+    let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
+    Duration::from_secs(seconds.max(1)).min(MAX_DURATION)
 }
 
 /// The longest duration in a lease, a 32-bit number of seconds: 68 years.
@@ -464,7 +471,7 @@ impl Candidate {
             spec.insert("leaseTransitions".into(), json!(transitions + i64::from(step == Step::Take)));
         }
         spec.insert("holderIdentity".into(), json!(self.identity));
-        spec.insert("leaseDurationSeconds".into(), json!(lease_duration.as_secs().max(1)));
+        spec.insert("leaseDurationSeconds".into(), json!(lease_duration.as_secs()));
         spec.insert("renewTime".into(), json!(now));
         lease.to_string().into_bytes()
     }

@@ -32,7 +32,7 @@ pub use cluster::{Cluster, ConnectError, ConnectOptions, FirstPage, ObjectList, 
 pub use error::{ApiError, Refusal};
 pub use events::{Event, EventRecorder, EventType, ObjectReference};
 pub use jitter::jitter;
-pub use lease::{Fence, Leadership, LeaseOptions, Standing};
+pub use lease::{Fence, Leadership, LeaseOptions, Standing, written_lease_duration};
 pub use metrics::{Metrics, register_panics};
 pub use queue::{Backoff, Priority, Queue, QueueKey, WorkItem};
 pub use store::{Change, Index, Store, StoreEvent, Subscription, SyncState};

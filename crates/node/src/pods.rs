@@ -32,10 +32,11 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use wharf_cluster::work::{
-    EnqueueRequest, Gate, StepLimit, StepOutcome, Steps, WorkOutcome, enqueue_changes, run_role,
+    EnqueueRequest, Gate, RESYNC_INTERVAL, StepLimit, StepOutcome, Steps, WorkOutcome, enqueue_changes,
+    resync, run_role,
 };
 use wharf_cluster::{
-    Backoff, Change, Cluster, EventRecorder, ObjectList, Priority, Queue, Store, WatchOptions, now,
+    Backoff, Change, Cluster, EventRecorder, ObjectList, Priority, Queue, Store, WatchOptions, monotonic, now,
 };
 use wharf_container::{Cause, Containers, Exit, State};
 use wharf_model::Pod;
@@ -217,7 +218,7 @@ impl Pods {
         // Request the volumes of all pods that may still use them, before anything on disk counts as unused.
         for uid in self.pod_states.uids() {
             let pod = self.pod_states.with(&uid, |pod_state| {
-                let view = pod_state.view(&*self.agent.runtime, &self.agent.address);
+                let view = pod_state.view(&*self.agent.runtime, &self.agent.address, monotonic());
                 let used = view.containers.iter().any(view::ContainerView::runs);
                 (!orphans.contains(&uid) && (used || !pod_state.pod.has_ended()))
                     .then(|| Arc::clone(&pod_state.pod))
@@ -257,6 +258,8 @@ impl Pods {
         let this = Arc::clone(self);
         let requests = move |change: &Change<Pod>| this.pod_changed(change);
         into.spawn(enqueue_changes(self.store.clone(), self.queue.clone(), requests));
+        let this = Arc::clone(self);
+        into.spawn(resync(self.queue.clone(), RESYNC_INTERVAL, move || this.all_pods()));
         // Without it, the volume manager resyncs periodically.
         let Some(cluster) = &self.agent.privileged_client else { return };
         let this = Arc::clone(self);
@@ -273,6 +276,13 @@ impl Pods {
             self.queue.clone(),
             requests,
         ));
+    }
+
+    /// All pods, for a resync. Changes may have been dropped, so the pods are read from the store again.
+    fn all_pods(&self) -> Vec<String> {
+        let fields_changed = self.pod_states.resync(self.store.all(), now());
+        fields_changed.iter().for_each(|uid| self.refresh(uid));
+        self.pod_states.uids()
     }
 
     fn pod_changed(&self, change: &Change<Pod>) -> Vec<EnqueueRequest<String>> {
@@ -314,7 +324,7 @@ impl Pods {
                     && versions::references(&pod_state.pod).contains(&reference);
                 for known in pod_state.containers.values_mut().filter(|_| concerned) {
                     if let Some(start_failure) = &mut known.start_failure {
-                        start_failure.retry_at = now();
+                        start_failure.retry_at = monotonic();
                     }
                 }
                 concerned
@@ -346,7 +356,7 @@ impl Pods {
                 return outcome;
             }
             let Some(view) = self.inputs_of(uid) else { return WorkOutcome::Done };
-            let step = decide(&view, self.crash_backoff, now());
+            let step = decide(&view, self.crash_backoff, now(), monotonic());
             if let StepOutcome::Finish(outcome) = self.act(uid, &view, step).await {
                 return outcome;
             }
@@ -356,7 +366,7 @@ impl Pods {
 
     fn inputs_of(self: &Arc<Self>, uid: &str) -> Option<View> {
         let (runtime, address) = (&*self.agent.runtime, &self.agent.address);
-        let view = self.pod_states.with(uid, |pod_state| pod_state.view(runtime, address))?;
+        let view = self.pod_states.with(uid, |pod_state| pod_state.view(runtime, address, monotonic()))?;
         self.attend(uid, &view);
         Some(view)
     }

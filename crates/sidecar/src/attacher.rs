@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use wharf_cluster::indexes::ATTACHMENTS_BY_NODE;
-use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions, now};
+use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions, monotonic};
 use wharf_model::migration::Plugin;
 use wharf_model::names::{annotation, finalizer};
 use wharf_model::{CSINode, Key, PersistentVolume, VolumeAttachment};
@@ -223,7 +223,7 @@ impl Attacher {
         let mut steps = Steps::new(&self.context.gate, STEP_LIMIT);
         while steps.start_next() {
             let view = self.view(subject);
-            let step = decide(&view, now());
+            let step = decide(&view, monotonic());
             if let StepOutcome::Finish(outcome) = self.act(subject, &view, step, &mut step_context).await {
                 return outcome;
             }

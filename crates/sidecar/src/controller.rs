@@ -18,6 +18,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::{
     Attempts, Cluster, ConnectError, ConnectOptions, EventRecorder, Leadership, LeaseOptions, Standing,
+    written_lease_duration,
 };
 use wharf_csi::{Client, Endpoint, SocketIdentity};
 use wharf_model::Attempt;
@@ -220,7 +221,9 @@ pub struct ElectionError {
 impl Election {
     /// Validates the durations. With wrong ones two replicas could act at once, or none could renew in time.
     pub fn validate(&self) -> Result<(), ElectionError> {
-        let Self { lease_duration, renew_deadline, retry_period, .. } = *self;
+        let Self { renew_deadline, retry_period, .. } = *self;
+        // What the lease contains, which is what other replicas wait for.
+        let lease_duration = written_lease_duration(self.lease_duration);
         match lease_duration > renew_deadline && renew_deadline > retry_period {
             true => Ok(()),
             false => Err(ElectionError { lease_duration, renew_deadline, retry_period }),
@@ -553,6 +556,30 @@ mod tests {
             (Capabilities { list_volume_health: true, ..controller }, &[Role::HealthMonitor]),
         ] {
             assert_eq!(required_roles(&capabilities), roles.iter().copied().collect(), "{capabilities:?}");
+        }
+    }
+
+    /// A lease contains whole seconds; see [`written_lease_duration`].
+    #[test]
+    fn election_durations_are_validated_as_written() {
+        for (lease, renew, retry, valid) in [
+            (15_000, 10_000, 5_000, true),
+            (10_000, 10_000, 5_000, false),
+            (15_000, 5_000, 5_000, false),
+            // Written as 2 s.
+            (1_900, 1_500, 500, true),
+            (1_100, 2_000, 500, false),
+            (500, 900, 100, true),
+            (500, 1_000, 100, false),
+        ] {
+            let millis = Duration::from_millis;
+            let election = Election {
+                lease_duration: millis(lease),
+                renew_deadline: millis(renew),
+                retry_period: millis(retry),
+                ..Election::default()
+            };
+            assert_eq!(election.validate().is_ok(), valid, "{lease} {renew} {retry}");
         }
     }
 }

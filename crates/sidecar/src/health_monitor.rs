@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
-use wharf_cluster::{ApiError, EventType, Store, WatchOptions, now};
+use wharf_cluster::{ApiError, EventType, Store, WatchOptions, monotonic, now};
 use wharf_model::names::reason;
 use wharf_model::panics::catch;
 use wharf_model::{PersistentVolume, PersistentVolumeClaim};
@@ -170,13 +170,13 @@ impl Monitor {
             return true;
         }
         match act::past_events(&self.context.cluster, self.settings.node_watcher).await {
-            Ok(past) => self.history.load(&past),
+            Ok(past) => self.history.load(&past, now(), monotonic()),
             Err(ApiError::Forbidden(refusal)) => {
                 tracing::warn!(
                     error = %refusal,
                     "not allowed to list events; recoveries from before this start are not reported"
                 );
-                self.history.load(&history::PastEvents::default());
+                self.history.load(&history::PastEvents::default(), now(), monotonic());
             }
             Err(error) => {
                 tracing::warn!(%error, "failed to list events; recoveries are reported once they can be listed");
@@ -279,7 +279,7 @@ impl Monitor {
         let claim = volume.spec.claim_ref.as_ref().and_then(|reference| self.claims.get(&reference.key()));
         let reported =
             claim.as_ref().map_or(Reported::Unknown, |claim| self.history.reported(&claim.metadata.uid));
-        let now = now();
+        let now = monotonic();
         let step = decide(&View { volume, claim: claim.as_deref(), report, reported: &reported }, now);
         let Some(claim) = claim else { return false };
         let uid = &claim.metadata.uid;

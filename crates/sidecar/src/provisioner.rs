@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use wharf_cluster::{Change, Priority, Queue, now};
+use wharf_cluster::{Change, Priority, Queue, monotonic, now};
 use wharf_model::claim::ClaimPhase;
 use wharf_model::volume::VolumePhase;
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, topology};
@@ -32,7 +32,7 @@ use self::decide::decide;
 use self::journal::Journal;
 use self::metrics::ProvisionerMetrics;
 use self::stores::Stores;
-use self::view::ProvisionerConfig;
+use self::view::{Now, ProvisionerConfig};
 use crate::context::Context;
 use crate::migration::warn_of_unserved_volumes;
 use wharf_cluster::work::{
@@ -182,7 +182,7 @@ async fn reconcile(volume: String, stores: Stores, actor: Actor) -> WorkOutcome 
     let mut steps = Steps::new(&actor.context.gate, STEP_LIMIT);
     while steps.start_next() {
         let inputs = stores.inputs(&volume, &actor.journal, &actor.states);
-        let step = decide(&inputs.view(&volume, &stores), now());
+        let step = decide(&inputs.view(&volume, &stores), Now { wall: now(), monotonic: monotonic() });
         if let StepOutcome::Finish(outcome) = actor.act(&volume, &inputs, step).await {
             return outcome;
         }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use wharf_cluster::indexes::PODS_BY_CLAIM;
-use wharf_cluster::{Queue, Store, WatchOptions, now};
+use wharf_cluster::{Queue, Store, WatchOptions, monotonic};
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
 use crate::context::Context;
@@ -244,7 +244,7 @@ impl Resizer {
         let mut steps = Steps::new(&self.context.gate, STEP_LIMIT);
         while steps.start_next() {
             let mut inputs = self.inputs(&key);
-            let now = now();
+            let now = monotonic();
             let step = decide(&inputs.view(driver, self.capabilities), now);
             let (claim, volume) = match (&step, inputs.claim.clone(), inputs.volume.clone()) {
                 (ResizeStep::Wait(waiting), _, _) => return self.wait(&key, waiting, now),
@@ -276,14 +276,11 @@ impl Resizer {
         steps.unfinished(&key)
     }
 
-    fn wait(&self, key: &Key, waiting: &Waiting, now: wharf_model::Time) -> WorkOutcome {
+    fn wait(&self, key: &Key, waiting: &Waiting, now: wharf_model::Monotonic) -> WorkOutcome {
         let Waiting { expansion, modification } = waiting;
         tracing::debug!(pvc = %key, %expansion, %modification, "waiting");
         match waiting.until() {
-            Some(until) => {
-                let millis = u64::try_from(until.0.saturating_sub(now.0)).unwrap_or(0);
-                WorkOutcome::RetryAfter(Duration::from_millis(millis))
-            }
+            Some(until) => WorkOutcome::RetryAfter(until.since(now)),
             None if *modification == WaitReason::ClassesUnknown => WorkOutcome::RetryAfter(CLASSES_RECHECK),
             None => WorkOutcome::Done,
         }

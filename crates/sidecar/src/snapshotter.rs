@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use wharf_cluster::indexes::{VOLUMES_BY_HANDLE, handle_key};
-use wharf_cluster::{Backoff, Change, Queue, Store, WatchOptions, now};
+use wharf_cluster::{Backoff, Change, Queue, Store, WatchOptions, monotonic};
 use wharf_model::names::VolumeNaming;
 use wharf_model::snapshot::names::MANAGED_BY;
 use wharf_model::{
@@ -366,7 +366,7 @@ impl Snapshotter {
         let ownership = ownership::ownership(object, node, listed, is_local, state.found);
         let view = |class: Class<'_>| {
             let (rules, state) = (&self.rules, &state);
-            decide(&View { rules, object, class, ownership, state, confirmed }, now())
+            decide(&View { rules, object, class, ownership, state, confirmed }, monotonic())
         };
         let Some(name) = object.class() else { return view(Class::None) };
         let key = Key::cluster(name);

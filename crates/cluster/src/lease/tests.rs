@@ -269,3 +269,31 @@ async fn extreme_durations_are_limited() {
         two.release(SECOND).await;
     }
 }
+
+/// A lease contains whole seconds. With 1 instead of 1.9 another process would lead before the renew deadline of 1.5 s.
+#[tokio::test(start_paused = true)]
+async fn fractional_lease_duration_is_written_rounded_up() {
+    for (millis, seconds) in [(0, 1), (1, 1), (1000, 1), (1001, 2), (1900, 2), (15_000, 15)] {
+        assert_eq!(written_lease_duration(Duration::from_millis(millis)).as_secs(), seconds, "{millis}");
+    }
+    let server = Server::default();
+    let ((one, one_down), (two, _)) = (server.cluster(), server.cluster());
+    let options = |process| LeaseOptions {
+        lease_duration: Duration::from_millis(1900),
+        renew_deadline: Duration::from_millis(1500),
+        retry_period: Duration::from_millis(100),
+        ..options(process)
+    };
+    let one = Leadership::start(&one, options("one"));
+    one.wait_acquired().await;
+    let two = Leadership::start(&two, options("two"));
+    tokio::time::sleep(SECOND).await;
+    *one_down.lock().unwrap() = true;
+    let partitioned = Instant::now();
+    while !two.is_leader() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert!(!(one.is_leader() && two.is_leader()), "two leaders after {:?}", partitioned.elapsed());
+    }
+    assert_eq!(server.spec()["leaseDurationSeconds"], 2);
+    assert!(partitioned.elapsed() < 4 * SECOND);
+}

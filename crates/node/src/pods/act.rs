@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use wharf_cluster::work::StepOutcome;
-use wharf_cluster::{ApiError, EventType, Patch, Preconditions, Priority, now};
+use wharf_cluster::{ApiError, EventType, Patch, Preconditions, Priority, monotonic, now};
 use wharf_container::{ContainerId, StartError};
 use wharf_model::Pod;
 use wharf_model::container::Container;
@@ -119,16 +119,9 @@ impl Pods {
             format!("Image {:?} is not pulled: the container runs programs of the host", container.image);
         events.record_for(&**pod, EventType::Normal, "Pulled", image);
         let started = self.try_start(uid, pod, container, attempt).await;
-        let at = now();
-        let before = match view
-            .containers
-            .iter()
-            .find(|observed| observed.name == name)
-            .map(|observed| &observed.run_state)
-        {
-            Some(RunState::Ended(ended)) => Some(ended.finished.unwrap_or(at)),
-            _ => None,
-        };
+        let at = monotonic();
+        let before = view.containers.iter().find(|observed| observed.name == name);
+        let before = before.and_then(|observed| observed.ended_at);
         let lived = !matches!(started, Err(NoStart::Retry(..)));
         let hooked = container.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.post_start.is_some());
         let old = self.pod_states.container(uid, name, |known| {
@@ -149,7 +142,7 @@ impl Pods {
                         reason: "StartError".to_owned(),
                         message: message.clone(),
                         started: None,
-                        finished: Some(at),
+                        finished: Some(now()),
                         earlier: false,
                     };
                     known.ends.insert(attempt, ended);

@@ -12,9 +12,9 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use wharf_model::Time;
 use wharf_model::pod::PodPhase;
 use wharf_model::pod::RestartPolicy;
+use wharf_model::{Monotonic, Time};
 
 use super::status::{self, TerminationCause};
 use super::view::{ContainerView, CrashBackoff, Ended, Role, RunState, View, VolumesState};
@@ -49,11 +49,12 @@ pub(super) enum Step {
     DropState,
 }
 
-/// Determines the next step for a pod.
-pub(super) fn decide(view: &View, crash_backoff: CrashBackoff, now: Time) -> Step {
+/// Determines the next step for a pod. `now` is the wall time, which the pod's deadlines refer to; backoffs use
+/// `monotonic`.
+pub(super) fn decide(view: &View, crash_backoff: CrashBackoff, now: Time, monotonic: Monotonic) -> Step {
     match termination_cause(view, now) {
         Some(cause) => terminate(view, cause, now),
-        None => advance(view, crash_backoff, now),
+        None => advance(view, crash_backoff, now, monotonic),
     }
 }
 
@@ -129,7 +130,7 @@ fn terminate(view: &View, cause: TerminationCause, now: Time) -> Step {
     }
 }
 
-fn advance(view: &View, crash_backoff: CrashBackoff, now: Time) -> Step {
+fn advance(view: &View, crash_backoff: CrashBackoff, now: Time, monotonic: Monotonic) -> Step {
     match view.volumes {
         VolumesState::Unrequested | VolumesState::Releasing | VolumesState::Released => {
             return Step::RequestVolumes;
@@ -141,7 +142,7 @@ fn advance(view: &View, crash_backoff: CrashBackoff, now: Time) -> Step {
         return step;
     }
     let mut wait: Option<Duration> = None;
-    let mut start = |observed: &ContainerView| match next_attempt(observed, crash_backoff, now) {
+    let mut start = |observed: &ContainerView| match next_attempt(observed, crash_backoff, monotonic) {
         NextAttempt::Now(step) => Some(step),
         NextAttempt::After(pause) => {
             wait = Some(wait.map_or(pause, |wait| wait.min(pause)));
@@ -226,18 +227,13 @@ enum NextAttempt {
 }
 
 /// The next attempt to run a container: now, or after its backoff.
-fn next_attempt(observed: &ContainerView, crash_backoff: CrashBackoff, now: Time) -> NextAttempt {
-    let time_until = |until: Time| {
-        let millis = u64::try_from(until.0.saturating_sub(now.0)).ok().filter(|millis| *millis > 0);
-        millis.map(Duration::from_millis)
-    };
-    if let Some(pause) =
-        observed.start_failure.as_ref().and_then(|start_failure| time_until(start_failure.retry_at))
-    {
+fn next_attempt(observed: &ContainerView, crash_backoff: CrashBackoff, now: Monotonic) -> NextAttempt {
+    let retry_after = observed.start_failure.as_ref().map(|start_failure| start_failure.retry_at.since(now));
+    if let Some(pause) = retry_after.filter(|pause| !pause.is_zero()) {
         return NextAttempt::After(pause);
     }
     if let RunState::Ended(ended) = &observed.run_state
-        && let Some(pause) = observed.crash.wait(crash_backoff, ended.finished.unwrap_or(now), now)
+        && let Some(pause) = observed.crash.wait(crash_backoff, observed.ended_at.unwrap_or(now), now)
     {
         return match observed.crash.reported_attempt == Some(ended.attempt) {
             true => NextAttempt::After(pause),

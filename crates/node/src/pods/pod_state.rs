@@ -7,11 +7,12 @@ use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
 use wharf_container::{Cause, ContainerId, ContainerInfo, Containers, Exit, State};
 use wharf_model::Pod;
-use wharf_model::Time;
 use wharf_model::container::{ContainerStatus, Terminated};
+use wharf_model::{Monotonic, Time};
 
 use super::probe::{Plan, Purpose};
 use super::view::{ContainerView, Crash, Ended, Health, RunState, StartFailure, View, VolumesState, roles};
+use super::{differ_in_fields, is_ready};
 use crate::volumes::Mounted;
 
 /// A background task of a pod, aborted when dropped.
@@ -58,6 +59,8 @@ pub(super) struct ContainerState {
     earlier: BTreeSet<u32>,
     /// Exits of attempts that the runtime does not know.
     pub(super) ends: BTreeMap<u32, Ended>,
+    /// The newest attempt that was found to have exited, and when.
+    ended_at: Option<(u32, Monotonic)>,
     pub(super) crash: Crash,
     pub(super) start_failure: Option<StartFailure>,
     pub(super) stopping: Option<Stopping>,
@@ -121,12 +124,13 @@ impl PodState {
     }
 
     /// The inputs of the rules.
-    pub(super) fn view(&mut self, runtime: &dyn Containers, address: &str) -> View {
+    pub(super) fn view(&mut self, runtime: &dyn Containers, address: &str, now: Monotonic) -> View {
         let pod = Arc::clone(&self.pod);
         let containers = roles(&pod)
             .map(|(role, container)| {
                 let known = self.containers.entry(container.name.clone()).or_default();
                 let (run_state, before) = known.run_state(runtime);
+                known.notice_end(&run_state, now);
                 if !matches!(run_state, RunState::Running { .. }) {
                     known.stopping = None;
                     known.tasks = None;
@@ -136,6 +140,7 @@ impl PodState {
                     name: container.name.clone(),
                     role,
                     run_state,
+                    ended_at: known.ended_at.map(|(_, at)| at),
                     before,
                     crash: known.crash.clone(),
                     start_failure: known.start_failure.clone(),
@@ -167,6 +172,19 @@ impl PodState {
 }
 
 impl ContainerState {
+    /// Remembers since when the newest attempt is over. The wall time at which it exited may be on either side of a step
+    /// of the clock.
+    fn notice_end(&mut self, run_state: &RunState, now: Monotonic) {
+        self.ended_at = match run_state {
+            RunState::Ended(ended) => Some(
+                self.ended_at
+                    .filter(|(attempt, _)| *attempt == ended.attempt)
+                    .unwrap_or((ended.attempt, now)),
+            ),
+            RunState::None | RunState::Running { .. } => None,
+        };
+    }
+
     /// The newest attempt, and how the previous one exited.
     fn run_state(&mut self, runtime: &dyn Containers) -> (RunState, Option<Ended>) {
         let newest = self.attempts.keys().chain(self.ends.keys()).max().copied();
@@ -299,6 +317,41 @@ impl PodStates {
         }
     }
 
+    /// Adopts the pods of the store, after changes may have been dropped. A pod that is missing there, or that nothing is
+    /// known about, is confirmed before anything is done: the store may lag. Returns the pods whose fields changed.
+    pub(super) fn resync(&self, stored: Vec<Arc<Pod>>, now: Time) -> Vec<String> {
+        let mut all = self.lock();
+        let stored: BTreeMap<String, Arc<Pod>> =
+            stored.into_iter().map(|pod| (pod.metadata.uid.clone(), pod)).collect();
+        for (uid, pod_state) in all.iter_mut().filter(|(uid, _)| !stored.contains_key(*uid)) {
+            if pod_state.presence == Presence::Yes {
+                tracing::debug!(pod_uid = uid, "pod is missing in the store; confirming that it is gone");
+                pod_state.presence = Presence::Unconfirmed;
+            }
+        }
+        let mut fields_changed = Vec::new();
+        for (uid, pod) in stored {
+            let Some(pod_state) = all.get_mut(&uid) else {
+                let mut pod_state = PodState::new(pod, now);
+                pod_state.presence = Presence::Unconfirmed;
+                all.insert(uid, pod_state);
+                continue;
+            };
+            if pod_state.presence == Presence::No {
+                continue;
+            }
+            // Another component changed what we reported: it is written again.
+            if is_ready(&pod_state.pod) && !is_ready(&pod) {
+                pod_state.reported = None;
+            }
+            if differ_in_fields(&pod_state.pod, &pod) {
+                fields_changed.push(uid);
+            }
+            pod_state.pod = pod;
+        }
+        fields_changed
+    }
+
     pub(super) fn drop_state(&self, uid: &str) {
         let pod_state = self.lock().remove(uid);
         drop(pod_state);
@@ -321,6 +374,44 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    /// Changes were dropped: a pod was created, one was changed and one was deleted.
+    #[test]
+    fn resync_repairs_dropped_changes() {
+        let pod = |uid: &str, label: &str, ready: &str| -> Arc<Pod> {
+            let metadata = json!({"name": uid, "namespace": "n", "uid": uid, "labels": {"l": label}});
+            let status = json!({"conditions": [{"type": "Ready", "status": ready}]});
+            Arc::new(serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap())
+        };
+        let states = PodStates::default();
+        for uid in ["same", "changed", "unready", "deleted", "gone"] {
+            states.update_pod(pod(uid, "old", "True"), Time(0));
+            states.with(uid, |state| state.reported = Some(json!({})));
+        }
+        states.with("gone", |state| state.presence = Presence::No);
+        let stored = vec![
+            pod("same", "old", "True"),
+            pod("changed", "new", "True"),
+            pod("unready", "old", "False"),
+            pod("gone", "new", "True"),
+            pod("created", "new", "True"),
+        ];
+        assert_eq!(states.resync(stored, Time(7)), ["changed"]);
+        for (uid, presence, label, reported) in [
+            ("same", Presence::Yes, "old", true),
+            ("changed", Presence::Yes, "new", true),
+            ("unready", Presence::Yes, "old", false),
+            ("deleted", Presence::Unconfirmed, "old", true),
+            ("gone", Presence::No, "old", true),
+            ("created", Presence::Unconfirmed, "new", false),
+        ] {
+            let found = states.with(uid, |state| {
+                let label = state.pod.metadata.labels.get("l").map(str::to_owned);
+                (state.presence, label, state.reported.is_some())
+            });
+            assert_eq!(found, Some((presence, Some(label.to_owned()), reported)), "{uid}");
+        }
+    }
 
     /// After a reboot, the last reported status is all that is known.
     #[test]

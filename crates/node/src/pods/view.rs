@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use wharf_model::container::Container;
 use wharf_model::pod::RestartPolicy;
-use wharf_model::{Pod, Time};
+use wharf_model::{Monotonic, Pod, Time};
 
 /// Everything the rules need to know about a pod.
 #[derive(Debug, Clone)]
@@ -96,6 +96,8 @@ pub(super) struct ContainerView {
     pub(super) role: Role,
     /// Its newest attempt.
     pub(super) run_state: RunState,
+    /// When this process noticed that its newest attempt has exited.
+    pub(super) ended_at: Option<Monotonic>,
     /// How the previous attempt exited.
     pub(super) before: Option<Ended>,
     /// Its restart backoff.
@@ -175,7 +177,7 @@ pub(super) struct StartFailure {
     pub(super) reason: &'static str,
     pub(super) message: String,
     /// Time of the next attempt.
-    pub(super) retry_at: Time,
+    pub(super) retry_at: Monotonic,
     /// Number of consecutive failures.
     pub(super) count: u32,
 }
@@ -213,25 +215,27 @@ pub(super) struct CrashBackoff {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Crash {
     pause: Duration,
-    since: Option<Time>,
+    since: Option<Monotonic>,
     /// The attempt for which a BackOff event was recorded.
     pub(super) reported_attempt: Option<u32>,
 }
 
 impl Crash {
-    fn is_over(&self, crash_backoff: CrashBackoff, ended: Time) -> bool {
+    fn is_over(&self, crash_backoff: CrashBackoff, ended: Monotonic) -> bool {
         self.since.is_none_or(|since| ended > since.plus(crash_backoff.max * 2))
     }
 
     /// Remaining delay before the next attempt, after one that exited at `ended`.
-    pub(super) fn wait(&self, crash_backoff: CrashBackoff, ended: Time, now: Time) -> Option<Duration> {
+    pub(super) fn wait(
+        &self,
+        crash_backoff: CrashBackoff,
+        ended: Monotonic,
+        now: Monotonic,
+    ) -> Option<Duration> {
         if self.is_over(crash_backoff, ended) {
             return None;
         }
-        let until = ended.plus(self.pause);
-        // If the clock was set back, wait no longer than the delay.
-        let left = u64::try_from(until.0.saturating_sub(now.0)).ok().filter(|left| *left > 0)?;
-        Some(Duration::from_millis(left).min(self.pause))
+        self.pause.checked_sub(now.since(ended)).filter(|left| !left.is_zero())
     }
 
     /// The current delay.
@@ -240,7 +244,7 @@ impl Crash {
     }
 
     /// Records the start of the next attempt.
-    pub(super) fn begin(&mut self, crash_backoff: CrashBackoff, ended: Time, now: Time) {
+    pub(super) fn begin(&mut self, crash_backoff: CrashBackoff, ended: Monotonic, now: Monotonic) {
         self.pause = match self.is_over(crash_backoff, ended) {
             true => crash_backoff.start,
             false => (self.pause * 2).min(crash_backoff.max),
@@ -259,7 +263,7 @@ mod tests {
     #[test]
     fn restart_delay_doubles_and_resets() {
         let mut crash = Crash::default();
-        let mut now = Time(0);
+        let mut now = Monotonic(0);
         let mut pauses = Vec::new();
         for _ in 0..9 {
             // Each attempt exits after a second.
@@ -276,8 +280,5 @@ mod tests {
         assert_eq!(crash.wait(PACE, ended, ended), None);
         crash.begin(PACE, ended, ended);
         assert_eq!(crash.pause(), Duration::from_secs(10));
-        // The clock was set back.
-        let earlier = Time(ended.0 - 3_600_000);
-        assert_eq!(crash.wait(PACE, ended, earlier), Some(Duration::from_secs(10)));
     }
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tonic::Status;
-use wharf_cluster::now;
+use wharf_cluster::{monotonic, now};
 use wharf_csi::go_error_text;
 use wharf_model::secret::redact;
-use wharf_model::{Key, Secret, Time};
+use wharf_model::{Key, Secret};
 
 use super::data::Data;
 use super::decide::Step;
@@ -130,7 +130,8 @@ impl Manager {
         self.record_failure_event(&inputs.volume, operation, pod, &message);
         let key = (operation, pod.to_owned());
         self.change(unique, |volume| {
-            let mut failure = Failure::after(volume.failures.get(&key), class, message, now(), &self.backoff);
+            let before = volume.failures.get(&key);
+            let mut failure = Failure::after(before, class, message, now(), monotonic(), &self.backoff);
             if let Some(max_delay) = max_delay {
                 failure.pause = failure.pause.min(max_delay);
             }
@@ -231,8 +232,7 @@ impl Manager {
         let before = volume.mounts.get(pod).cloned();
         self.change(unique, |volume| {
             let spec = volume.spec.clone();
-            let uncertain =
-                || Mount { progress: Progress::Uncertain, found: false, published: Time(0), spec };
+            let uncertain = || Mount { progress: Progress::Uncertain, found: false, published: None, spec };
             volume.mounts.entry(pod.to_owned()).or_insert_with(uncertain);
         });
         let client = plugin.client().with_deadline(self.settings.timeout);
@@ -243,7 +243,7 @@ impl Manager {
                     if let Some(mount) = volume.mounts.get_mut(pod) {
                         mount.progress = mount.progress.max(Progress::Published);
                         mount.found = false;
-                        mount.published = now();
+                        mount.published = Some(monotonic());
                     }
                 });
                 Ok(())
@@ -498,7 +498,7 @@ mod tests {
     /// kubernetes.md 1.8 "Final": a final error only clears mounts that became uncertain in this run.
     #[test]
     fn final_error_clears_only_uncertain_mounts_of_this_run() {
-        let mount = |progress, found| Mount { progress, found, published: Time(0), spec: String::new() };
+        let mount = |progress, found| Mount { progress, found, published: None, spec: String::new() };
         for (progress, found, gone) in [
             (Progress::Uncertain, false, true),
             (Progress::Uncertain, true, false),

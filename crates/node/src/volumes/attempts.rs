@@ -25,7 +25,7 @@ fn entry(operation: Operation, object: &str, failure: &Failure) -> Attempt {
     Attempt {
         role: NODE_ROLE.to_owned(),
         object: object.to_owned(),
-        time: Some(failure.at),
+        time: Some(failure.time),
         step: step(operation).to_owned(),
         error: Some(failure.message.clone()),
         failures: failure.count,
@@ -48,7 +48,7 @@ fn step(operation: Operation) -> &'static str {
 mod tests {
     use std::time::Duration;
 
-    use wharf_model::Time;
+    use wharf_model::{Monotonic, Time};
 
     use super::super::failure::Class;
     use super::super::world::{Mode, Volume};
@@ -59,7 +59,8 @@ mod tests {
         let failure = |message: &str| Failure {
             class: Class::Final,
             message: message.to_owned(),
-            at: Time(1000),
+            time: Time(1000),
+            at: Monotonic(0),
             pause: Duration::ZERO,
             count: 3,
         };

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use wharf_model::csidriver::VolumeLifecycleMode;
 use wharf_model::topology::is_accessible_from;
-use wharf_model::{AccessMode, Time};
+use wharf_model::{AccessMode, Monotonic};
 
 use super::expand::{self, Plan};
 use super::failure::Operation;
@@ -96,7 +96,7 @@ enum Next {
 }
 
 /// Determines the next step for a volume.
-pub(super) fn decide(view: &View<'_>, now: Time) -> Step {
+pub(super) fn decide(view: &View<'_>, now: Monotonic) -> Step {
     let volume = view.volume;
     let unwanted = volume.mounts.keys().filter(|pod| !volume.desired.contains_key(*pod));
     let down = unwanted.map(|pod| unpublish(view, pod, now));
@@ -122,7 +122,7 @@ pub(super) fn decide(view: &View<'_>, now: Time) -> Step {
 }
 
 /// Unpublishes once the pod was released or is unknown.
-fn unpublish(view: &View<'_>, pod: &str, now: Time) -> Next {
+fn unpublish(view: &View<'_>, pod: &str, now: Monotonic) -> Next {
     if !view.released.iter().any(|released| released == pod) {
         return Next::Wait(None, Waiting::Pods);
     }
@@ -136,7 +136,7 @@ fn unpublish(view: &View<'_>, pod: &str, now: Time) -> Next {
 }
 
 /// The steps to mount a volume for a pod, in order.
-fn mount(view: &View<'_>, pod: &str, desired: &DesiredMount, now: Time) -> Next {
+fn mount(view: &View<'_>, pod: &str, desired: &DesiredMount, now: Monotonic) -> Next {
     let volume = view.volume;
     let mount = volume.mounts.get(pod);
     if let Some(mount) = mount.filter(|mount| mount.progress == Progress::Mounted) {
@@ -186,7 +186,7 @@ fn mount(view: &View<'_>, pod: &str, desired: &DesiredMount, now: Time) -> Next 
 }
 
 /// What is missing before the driver may be called; `None` if nothing. The publish context is dropped on detach.
-fn handshake(view: &View<'_>, now: Time) -> Option<Next> {
+fn handshake(view: &View<'_>, now: Monotonic) -> Option<Next> {
     if view.volume.ephemeral || !view.driver.attaches() {
         return None;
     }
@@ -202,7 +202,7 @@ fn handshake(view: &View<'_>, now: Time) -> Option<Next> {
 }
 
 /// A mounted volume: it may have to be republished or expanded.
-fn maintain(view: &View<'_>, pod: &str, desired: &DesiredMount, mount: &Mount, now: Time) -> Next {
+fn maintain(view: &View<'_>, pod: &str, desired: &DesiredMount, mount: &Mount, now: Monotonic) -> Next {
     if view.capabilities.is_none() {
         return Next::Nothing;
     }
@@ -215,12 +215,12 @@ fn maintain(view: &View<'_>, pod: &str, desired: &DesiredMount, mount: &Mount, n
     }
 }
 
-fn publish_again(view: &View<'_>, pod: &str, now: Time) -> Next {
+fn publish_again(view: &View<'_>, pod: &str, now: Monotonic) -> Next {
     attempt(view, Operation::Publish, pod, now, Step::Publish { pod: pod.to_owned() })
 }
 
 /// Unstages after the last mount is gone, then drops the volume.
-fn device(view: &View<'_>, now: Time) -> Next {
+fn device(view: &View<'_>, now: Monotonic) -> Next {
     let volume = view.volume;
     if !volume.desired.is_empty() || !volume.mounts.is_empty() {
         return Next::Nothing;
@@ -289,27 +289,27 @@ fn expansion(view: &View<'_>, desired: &DesiredMount) -> Plan {
 }
 
 /// requiresRepublish: time until the mount is published again; `None` if never.
-fn time_to_republish(view: &View<'_>, mount: &Mount, now: Time) -> Option<Duration> {
+fn time_to_republish(view: &View<'_>, mount: &Mount, now: Monotonic) -> Option<Duration> {
     if !view.driver.republishes() || view.volume.mode == Mode::Block {
         return None;
     }
-    let left = mount.published.plus(view.resync).0.saturating_sub(now.0);
-    Some(Duration::from_millis(u64::try_from(left).unwrap_or(0)))
+    let waited = mount.published.map(|published| now.since(published));
+    Some(waited.map_or(Duration::ZERO, |waited| view.resync.saturating_sub(waited)))
 }
 
-fn next_republish(view: &View<'_>, now: Time) -> Option<Duration> {
+fn next_republish(view: &View<'_>, now: Monotonic) -> Option<Duration> {
     view.volume.mounts.values().filter_map(|mount| time_to_republish(view, mount, now)).min()
 }
 
 /// The step, unless its backoff has not expired.
-fn attempt(view: &View<'_>, operation: Operation, pod: &str, now: Time, step: Step) -> Next {
+fn attempt(view: &View<'_>, operation: Operation, pod: &str, now: Monotonic, step: Step) -> Next {
     match pause(view, operation, pod, now) {
         Some(pause) => Next::Wait(Some(pause), Waiting::Pause),
         None => Next::Step(step),
     }
 }
 
-fn pause(view: &View<'_>, operation: Operation, pod: &str, now: Time) -> Option<Duration> {
+fn pause(view: &View<'_>, operation: Operation, pod: &str, now: Monotonic) -> Option<Duration> {
     view.volume.failures.get(&(operation, pod.to_owned()))?.left(now)
 }
 

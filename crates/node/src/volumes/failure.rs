@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tonic::Code;
 use wharf_cluster::Backoff;
-use wharf_model::Time;
+use wharf_model::{Monotonic, Time};
 
 /// What a failure means for the state of the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,8 +66,10 @@ pub(super) struct Failure {
     pub(super) class: Class,
     /// The error, without secrets.
     pub(super) message: String,
+    /// Wall time of the failure, for `/debug/attempts`.
+    pub(super) time: Time,
     /// When it failed.
-    pub(super) at: Time,
+    pub(super) at: Monotonic,
     /// Delay before the next attempt.
     pub(super) pause: Duration,
     /// Number of consecutive failures, including this one.
@@ -76,9 +78,8 @@ pub(super) struct Failure {
 
 impl Failure {
     /// Remaining delay.
-    pub(super) fn left(&self, now: Time) -> Option<Duration> {
-        let left = self.at.plus(self.pause).0.saturating_sub(now.0);
-        u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_millis)
+    pub(super) fn left(&self, now: Monotonic) -> Option<Duration> {
+        self.pause.checked_sub(now.since(self.at)).filter(|left| !left.is_zero())
     }
 
     /// The failure that follows `before`.
@@ -86,11 +87,12 @@ impl Failure {
         before: Option<&Self>,
         class: Class,
         message: String,
-        at: Time,
+        time: Time,
+        at: Monotonic,
         backoff: &Backoff,
     ) -> Self {
         let count = before.map_or(0, |before| before.count);
-        Self { class, message, at, pause: backoff.delay(count), count: count.saturating_add(1) }
+        Self { class, message, time, at, pause: backoff.delay(count), count: count.saturating_add(1) }
     }
 }
 
@@ -122,13 +124,15 @@ mod tests {
         let mut failure: Option<Failure> = None;
         let mut pauses = Vec::new();
         for _ in 0..10 {
-            let next = Failure::after(failure.as_ref(), Class::Final, String::new(), Time(0), &backoff);
+            // The wall clock does not matter.
+            let (before, time) = (failure.as_ref(), Time(i64::MAX));
+            let next = Failure::after(before, Class::Final, String::new(), time, Monotonic(0), &backoff);
             pauses.push(next.pause.as_millis());
             failure = Some(next);
         }
         assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 122_000, 122_000]);
         let failure = failure.unwrap();
-        assert_eq!(failure.left(Time(1000)), Some(Duration::from_secs(121)));
-        assert_eq!(failure.left(Time(122_000)), None);
+        assert_eq!(failure.left(Monotonic(1000)), Some(Duration::from_secs(121)));
+        assert_eq!(failure.left(Monotonic(122_000)), None);
     }
 }

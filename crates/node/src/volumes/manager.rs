@@ -9,9 +9,10 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 use wharf_cluster::work::{
-    EnqueueRequest, Gate, StepLimit, Steps, WorkOutcome, enqueue_changes, run_workers,
+    EnqueueRequest, Gate, RESYNC_INTERVAL, StepLimit, Steps, WorkOutcome, enqueue_changes, resync,
+    run_workers,
 };
-use wharf_cluster::{Backoff, Change, Cluster, Priority, Queue, Store, WatchOptions, now};
+use wharf_cluster::{Backoff, Change, Cluster, Priority, Queue, Store, WatchOptions, monotonic};
 use wharf_model::{CSIDriver, Key, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment};
 
 use super::decide::{Step, decide};
@@ -309,7 +310,8 @@ impl Manager {
         };
         let feeds = async {
             let maintained = (self.maintain_in_use(), self.collect_statistics(), self.recheck_unidentified());
-            tokio::join!(self.feed(), self.feed_plugins(), maintained.0, maintained.1, maintained.2);
+            let resync = resync(self.queue.clone(), RESYNC_INTERVAL, || self.all_subjects());
+            tokio::join!(self.feed(), self.feed_plugins(), resync, maintained.0, maintained.1, maintained.2);
         };
         tokio::select! {
             biased;
@@ -323,7 +325,7 @@ impl Manager {
         let mut steps = Steps::new(gate, STEP_LIMIT);
         while steps.start_next() {
             let Some(inputs) = self.inputs_of(unique) else { return WorkOutcome::Done };
-            let step = decide(&inputs.view(self.settings.resync), now());
+            let step = decide(&inputs.view(self.settings.resync), monotonic());
             if let Step::Idle { until, waiting } = step {
                 self.change(unique, |volume| volume.waiting = waiting);
                 let publish_again = match waiting {
@@ -375,6 +377,13 @@ impl Manager {
         }
         self.in_use.change();
         self.notify_waiters();
+    }
+
+    /// All pods and volumes, for a resync.
+    fn all_subjects(&self) -> Vec<Subject> {
+        let subjects = subjects_to_resync(&mut self.world());
+        self.in_use.change();
+        subjects
     }
 
     /// Enqueues keys on API changes.
@@ -485,6 +494,13 @@ impl Manager {
             .map(|(uid, _)| enqueue_request(Subject::Pod(uid.clone())))
             .collect()
     }
+}
+
+/// All pods and volumes. Changes may have been dropped, such as a detach: attachments are read again before they are used.
+fn subjects_to_resync(world: &mut World) -> Vec<Subject> {
+    world.volumes.values_mut().for_each(|volume| volume.context = None);
+    let pods = world.pods.keys().cloned().map(Subject::Pod);
+    pods.chain(world.volumes.keys().cloned().map(Subject::Volume)).collect()
 }
 
 fn enqueue_request(key: Subject) -> EnqueueRequest<Subject> {

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use wharf_linux::MountTable;
+use wharf_model::PersistentVolume;
 use wharf_model::csidriver::VolumeLifecycleMode;
-use wharf_model::{PersistentVolume, Time};
 
 use super::data::{Data, Unreadable};
 use super::disk::{BlockingDisk, DiskError};
@@ -313,7 +313,7 @@ impl Found {
         let mount = Mount {
             progress: Progress::Uncertain,
             found: true,
-            published: Time(0),
+            published: None,
             spec: published.spec.clone(),
         };
         volume.mounts.insert(published.pod.clone(), mount);

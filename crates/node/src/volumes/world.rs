@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use wharf_model::pod::InlineCsiVolume;
-use wharf_model::{PersistentVolume, PersistentVolumeClaim, Pod, Quantity, Time};
+use wharf_model::{Monotonic, PersistentVolume, PersistentVolumeClaim, Pod, Quantity};
 
 use super::failure::{Failure, Operation};
 use super::reconstruct::UnidentifiedMount;
@@ -157,8 +157,8 @@ pub(super) struct Mount {
     pub(super) progress: Progress,
     /// Whether it was left by an earlier run and not verified yet.
     pub(super) found: bool,
-    /// When it was last published.
-    pub(super) published: Time,
+    /// When it was last published; `None` if this process has not published it.
+    pub(super) published: Option<Monotonic>,
     /// The volume name in its path: that of the PersistentVolume at the time.
     pub(super) spec: String,
 }

@@ -388,7 +388,7 @@ impl AttachmentActor<'_> {
         };
         tracing::warn!(volume_attachment = self.name(), node = self.node(), step, error, "{what}");
         context.attempts.record(ROLE, self.name(), step, Some(failed.message.clone()));
-        self.update_state(|state| state.record_failure(failed, *backoff, now()));
+        self.update_state(|state| state.record_failure(failed, *backoff, now(), monotonic()));
         StepOutcome::Continue
     }
 

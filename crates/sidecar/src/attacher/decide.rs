@@ -15,7 +15,7 @@ use wharf_model::migration::TranslationError;
 use wharf_model::names::annotation::NODE_ID;
 use wharf_model::patch::{Patch, add_finalizer, remove_finalizer};
 use wharf_model::volume::{CsiVolumeSource, PersistentVolumeSpec};
-use wharf_model::{SecretRef, Time, VolumeAttachment};
+use wharf_model::{Monotonic, SecretRef, VolumeAttachment};
 
 use super::view::{AttachOperation, AttachmentInputs, Failure, Subject, VolumeView};
 use super::{patches, request, trivial};
@@ -111,7 +111,7 @@ enum Next {
 }
 
 /// Decides the next step for a volume.
-pub(super) fn decide(view: &VolumeView<'_>, now: Time) -> AttachStep {
+pub(super) fn decide(view: &VolumeView<'_>, now: Monotonic) -> AttachStep {
     if !(view.config.capabilities.controller_service && view.config.capabilities.publish_unpublish_volume) {
         return trivial::decide(view);
     }
@@ -154,7 +154,7 @@ impl AttachStep {
 }
 
 /// sidecars.md 1.2 "Attach order".
-fn attach(view: &VolumeView<'_>, inputs: &AttachmentInputs, now: Time) -> Next {
+fn attach(view: &VolumeView<'_>, inputs: &AttachmentInputs, now: Monotonic) -> Next {
     let attachment = &*inputs.attachment;
     let name = || attachment.metadata.name.clone();
     let version = &attachment.metadata.resource_version;
@@ -215,7 +215,7 @@ fn attach_step(view: &VolumeView<'_>, inputs: &AttachmentInputs) -> Result<Attac
 }
 
 /// sidecars.md 1.2 "Detach".
-fn detach(view: &VolumeView<'_>, inputs: &AttachmentInputs, now: Time) -> Next {
+fn detach(view: &VolumeView<'_>, inputs: &AttachmentInputs, now: Monotonic) -> Next {
     let attachment = &*inputs.attachment;
     let name = || attachment.metadata.name.clone();
     let release = remove_finalizer(&attachment.metadata, &view.config.finalizer);
@@ -343,7 +343,10 @@ fn report(
     let already_reported = written.is_some_and(|written| {
         // A detach error has no code, and not every server stores that of an attach error.
         let same_code = written.error_code.is_none() || written.error_code == failure.code;
-        let recent = written.time.is_some_and(|time| failure.at < time.plus(REPORT_INTERVAL));
+        let recent = written
+            .time
+            // A clock that was set back does not suppress the report.
+            .is_some_and(|time| time <= failure.time && failure.time < time.plus(REPORT_INTERVAL));
         written.message == failure.message && same_code && recent
     });
     (!already_reported).then(|| AttachStep::ReportError {
@@ -352,10 +355,8 @@ fn report(
     })
 }
 
-fn pause(failure: Option<&Failure>, now: Time) -> Option<Duration> {
-    let failure = failure.filter(|failure| !failure.is_over(now))?;
-    let left = failure.at.plus(failure.pause).0 - now.0;
-    Some(Duration::from_millis(u64::try_from(left).unwrap_or_default()))
+fn pause(failure: Option<&Failure>, now: Monotonic) -> Option<Duration> {
+    failure?.remaining(now)
 }
 
 impl AttachmentInputs {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use wharf_model::names::annotation::NODE_ID;
 use wharf_model::patch::{Patch, add_finalizer};
-use wharf_model::{Meta, Time, VolumeAttachment};
+use wharf_model::{Meta, VolumeAttachment};
 
 use super::view::{AttachOperation, Failure};
 
@@ -59,15 +59,14 @@ pub(super) fn detached(attachment: &VolumeAttachment) -> Patch {
 
 /// Reports an attach or detach error.
 pub(super) fn error(attachment: &VolumeAttachment, failure: &Failure) -> Patch {
-    let Failure { message, at, code, .. } = failure;
-    let time = |at: &Time| at.to_string();
+    let Failure { message, time, code, .. } = failure;
+    let time = time.to_string();
     match failure.operation {
-        AttachOperation::Attach => status(
-            attachment,
-            json!({"attachError": {"message": message, "time": time(at), "errorCode": code}}),
-        ),
+        AttachOperation::Attach => {
+            status(attachment, json!({"attachError": {"message": message, "time": time, "errorCode": code}}))
+        }
         AttachOperation::Detach => {
-            status(attachment, json!({"detachError": {"message": message, "time": time(at)}}))
+            status(attachment, json!({"detachError": {"message": message, "time": time}}))
         }
     }
 }
@@ -75,6 +74,8 @@ pub(super) fn error(attachment: &VolumeAttachment, failure: &Failure) -> Patch {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use wharf_model::{Monotonic, Time};
 
     use super::*;
 
@@ -153,7 +154,8 @@ mod tests {
             operation,
             message: "no".into(),
             code,
-            at: Time(1_500),
+            time: Time(1_500),
+            at: Monotonic(0),
             pause: Duration::ZERO,
             count: 1,
             reported: false,

@@ -18,7 +18,7 @@ use super::view::{
 };
 use crate::driver::Capabilities;
 use wharf_model::testing::{SeededRng, SimulatedApi, is_deleting, text};
-use wharf_model::{PersistentVolume, Time, VolumeAttachment};
+use wharf_model::{Monotonic, PersistentVolume, Time, VolumeAttachment};
 
 const VOLUMES: [&str; 2] = ["v0", "v1"];
 const NODES: u64 = 3;
@@ -77,7 +77,7 @@ struct Simulation {
     rng: SeededRng,
     config: AttacherConfig,
     world: SimulatedApi<Kind>,
-    now: Time,
+    now: Monotonic,
     running: Vec<Running>,
     states: BTreeMap<String, AttachState>,
     unreferenced: BTreeMap<String, String>,
@@ -112,7 +112,7 @@ impl Simulation {
             rng: SeededRng::new(seed),
             config,
             world,
-            now: Time(1_000_000),
+            now: Monotonic(1_000_000),
             running: Vec::new(),
             states: BTreeMap::new(),
             unreferenced: BTreeMap::new(),
@@ -130,7 +130,7 @@ impl Simulation {
                 2..=9 => self.deliver(),
                 10..=22 => self.start()?,
                 23..=37 => self.finish()?,
-                38 => self.now = Time(self.now.0 + self.rng.below(40_000) as i64),
+                38 => self.now = Monotonic(self.now.0 + self.rng.below(40_000) as i64),
                 _ if self.rng.one_in(3) => self.crash(),
                 _ => {}
             }
@@ -400,7 +400,7 @@ impl Simulation {
         let failed =
             AttemptError { operation, message: message.to_owned(), code: None, retry: RetryPace::Soon };
         let now = self.now;
-        self.state_of(uid).record_failure(failed, backoff, now);
+        self.state_of(uid).record_failure(failed, backoff, Time(now.0), now);
     }
 
     /// Deletes everything and continues without faults.
@@ -417,7 +417,7 @@ impl Simulation {
                 break;
             }
             self.deliver();
-            self.now = Time(self.now.0 + 1_000);
+            self.now = Monotonic(self.now.0 + 1_000);
             self.start()?;
             self.finish()?;
         }

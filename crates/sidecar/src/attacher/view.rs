@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use wharf_cluster::Backoff;
 use wharf_csi::{ErrorClass, Operation, classify};
-use wharf_model::{PersistentVolume, Time, VolumeAttachment};
+use wharf_model::{Monotonic, PersistentVolume, Time, VolumeAttachment};
 
 use crate::driver::Capabilities;
 
@@ -143,7 +143,10 @@ pub(super) struct Failure {
     pub(super) message: String,
     /// The gRPC code of the driver's error.
     pub(super) code: Option<i32>,
-    pub(super) at: Time,
+    /// Wall time of the failure, for the status.
+    pub(super) time: Time,
+    /// When it failed.
+    pub(super) at: Monotonic,
     /// The backoff before the next attempt.
     pub(super) pause: Duration,
     /// Consecutive failures.
@@ -153,9 +156,9 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// Whether the backoff is over. A clock that was set back causes no wait.
-    pub(super) fn is_over(&self, now: Time) -> bool {
-        now < self.at || now >= self.at.plus(self.pause)
+    /// The rest of the backoff.
+    pub(super) fn remaining(&self, now: Monotonic) -> Option<Duration> {
+        self.pause.checked_sub(now.since(self.at)).filter(|left| !left.is_zero())
     }
 }
 
@@ -195,7 +198,13 @@ impl AttachState {
     }
 
     /// Records a failed attempt.
-    pub(super) fn record_failure(&mut self, failed: AttemptError, backoff: Backoff, now: Time) {
+    pub(super) fn record_failure(
+        &mut self,
+        failed: AttemptError,
+        backoff: Backoff,
+        time: Time,
+        now: Monotonic,
+    ) {
         let AttemptError { operation, message, code, retry } = failed;
         let earlier =
             self.failure.as_ref().filter(|before| before.operation == operation).map_or(0, |f| f.count);
@@ -205,7 +214,8 @@ impl AttachState {
         };
         let pause = Backoff { max, ..backoff }.delay(earlier);
         let count = earlier.saturating_add(1);
-        self.failure = Some(Failure { operation, message, code, at: now, pause, count, reported: false });
+        self.failure =
+            Some(Failure { operation, message, code, time, at: now, pause, count, reported: false });
         self.forced = None;
     }
 
@@ -296,7 +306,7 @@ mod tests {
             code: None,
             retry: RetryPace::Soon,
         };
-        state.record_failure(failed, Backoff::default(), Time(0));
+        state.record_failure(failed, Backoff::default(), Time(0), Monotonic(0));
         assert!(state.failure.is_some());
         state.clear_failure();
         assert_eq!(state, AttachState { uid: uid(), ..AttachState::default() });
@@ -327,7 +337,7 @@ mod tests {
                     code: None,
                     retry: RetryPace::after(code),
                 };
-                state.record_failure(failed, backoff, Time(0));
+                state.record_failure(failed, backoff, Time(0), Monotonic(0));
                 state.failure.as_ref().unwrap().pause.as_secs()
             });
             assert_eq!(got, seconds, "{code:?}");
@@ -342,7 +352,7 @@ mod tests {
                 code: None,
                 retry: RetryPace::Soon,
             };
-            state.record_failure(failed, backoff, Time(0));
+            state.record_failure(failed, backoff, Time(0), Monotonic(0));
         }
         assert_eq!(state.failure.unwrap().pause, Duration::from_secs(5));
     }
@@ -363,24 +373,25 @@ mod tests {
             (AttachOperation::Detach, 1),
             (AttachOperation::Detach, 2),
         ] {
-            state.record_failure(failed(operation), backoff, Time(0));
+            state.record_failure(failed(operation), backoff, Time(0), Monotonic(0));
             assert_eq!(state.failure.as_ref().unwrap().count, count);
             assert_eq!(state.forced, None, "a forced call is for one attempt");
         }
     }
 
     #[test]
-    fn backoff_ends_after_pause_or_clock_reset() {
+    fn backoff_ends_after_pause() {
         let failure = Failure {
             operation: AttachOperation::Attach,
             message: String::new(),
             code: None,
-            at: Time(10_000),
+            time: Time(7),
+            at: Monotonic(10_000),
             pause: Duration::from_secs(2),
             count: 1,
             reported: false,
         };
-        let over = [9_999, 10_000, 11_999, 12_000].map(|now| failure.is_over(Time(now)));
-        assert_eq!(over, [true, false, false, true], "a clock that was set back causes no wait");
+        let left = [10_000, 11_999, 12_000].map(|now| failure.remaining(Monotonic(now)));
+        assert_eq!(left, [2000, 1, 0].map(|left| (left > 0).then_some(Duration::from_millis(left))));
     }
 }

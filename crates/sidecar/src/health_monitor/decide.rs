@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wharf_model::volume::VolumePhase;
-use wharf_model::{PersistentVolume, Time};
+use wharf_model::{Monotonic, PersistentVolume};
 
 use super::view::{Report, Reported, View};
 
@@ -50,7 +50,7 @@ pub(crate) fn is_monitored(volume: &PersistentVolume, driver: &str) -> bool {
 }
 
 /// Decides the next step.
-pub(crate) fn decide(view: &View<'_>, now: Time) -> Step {
+pub(crate) fn decide(view: &View<'_>, now: Monotonic) -> Step {
     // By UID: another claim of that name is unrelated to this volume.
     if !view.claim.is_some_and(|claim| view.volume.is_bound_to(&claim.metadata)) {
         return Step::Idle(NoEventReason::NoClaim);
@@ -121,7 +121,7 @@ mod tests {
     /// if that was reported before this start.
     #[test]
     fn abnormal_repeats_after_a_while_and_recovery_is_reported_once() {
-        let at = Time(1_000_000);
+        let at = Monotonic(1_000_000);
         let abnormal = |message: &str| Report::Abnormal { state: State::Abnormal, message: message.into() };
         let reported = |message: &str| Reported::Abnormal { message: message.into(), at };
         let warn = |message: &str| Step::Warn { message: message.into() };

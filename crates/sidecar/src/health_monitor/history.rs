@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use wharf_model::{Event, Time};
+use wharf_model::{Event, Monotonic, Time};
 
 use super::nodes::failed_node;
 use super::view::Reported;
@@ -14,7 +14,7 @@ use super::view::Reported;
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Warning {
     message: String,
-    at: Time,
+    at: Monotonic,
 }
 
 /// The reports of one term of leadership.
@@ -30,7 +30,7 @@ struct Inner {
     /// Open problems of volumes, by claim UID.
     abnormal: HashMap<String, Warning>,
     /// When failed nodes were reported, by node and claim UID.
-    failed: BTreeMap<(String, String), Time>,
+    failed: BTreeMap<(String, String), Monotonic>,
 }
 
 /// Events from before this start, by reason.
@@ -57,16 +57,18 @@ impl ReportHistory {
         self.lock().is_loaded
     }
 
-    /// Adds earlier events. Reports since the start take precedence.
-    pub(crate) fn load(&self, past: &PastEvents) {
+    /// Adds earlier events; `time` and `now` are the current times. Reports since the start take precedence.
+    pub(crate) fn load(&self, past: &PastEvents, time: Time, now: Monotonic) {
+        // An event of the future, after the clock was set back, is as old as one of now.
+        let at = |event: &Event| Monotonic(now.0 - time.0.saturating_sub(event.last_timestamp.0).max(0));
         let mut inner = self.lock();
         for (uid, event) in unresolved(&past.abnormal, &past.normal) {
-            let warning = Warning { message: event.message.clone(), at: event.last_timestamp };
+            let warning = Warning { message: event.message.clone(), at: at(event) };
             inner.abnormal.entry(uid.to_owned()).or_insert(warning);
         }
         for (uid, event) in unresolved(&past.failed, &past.recovered) {
             if let Some(node) = failed_node(&event.message) {
-                inner.failed.entry((node.to_owned(), uid.to_owned())).or_insert(event.last_timestamp);
+                inner.failed.entry((node.to_owned(), uid.to_owned())).or_insert(at(event));
             }
         }
         inner.is_loaded = true;
@@ -83,7 +85,7 @@ impl ReportHistory {
     }
 
     /// A problem was reported.
-    pub(crate) fn warned(&self, claim: &str, message: &str, at: Time) {
+    pub(crate) fn warned(&self, claim: &str, message: &str, at: Monotonic) {
         self.lock().abnormal.insert(claim.to_owned(), Warning { message: message.to_owned(), at });
     }
 
@@ -98,12 +100,12 @@ impl ReportHistory {
     }
 
     /// When it was last reported that a claim's pods are on this failed node.
-    pub(crate) fn node_failed_at(&self, node: &str, claim: &str) -> Option<Time> {
+    pub(crate) fn node_failed_at(&self, node: &str, claim: &str) -> Option<Monotonic> {
         self.lock().failed.get(&(node.to_owned(), claim.to_owned())).copied()
     }
 
     /// It was reported that a claim's pods are on this failed node.
-    pub(crate) fn node_failed(&self, node: &str, claim: &str, at: Time) {
+    pub(crate) fn node_failed(&self, node: &str, claim: &str, at: Monotonic) {
         self.lock().failed.insert((node.to_owned(), claim.to_owned()), at);
     }
 
@@ -154,7 +156,7 @@ mod tests {
     }
 
     fn abnormal(message: &str, seconds: i64) -> Reported {
-        Reported::Abnormal { message: message.to_owned(), at: Time(seconds * 1000) }
+        Reported::Abnormal { message: message.to_owned(), at: Monotonic(seconds * 1000) }
     }
 
     /// sidecars.md 1.6 "Output": normal after abnormal, also across a restart.
@@ -162,8 +164,8 @@ mod tests {
     fn history_is_loaded_from_events() {
         let history = ReportHistory::default();
         assert_eq!(history.reported("a"), Reported::Unknown);
-        history.warned("since", "new", Time(9_000));
-        history.load(&PastEvents {
+        history.warned("since", "new", Monotonic(9_000));
+        let past = PastEvents {
             abnormal: vec![
                 event("a", "second", 5),
                 event("a", "first", 4),
@@ -174,7 +176,8 @@ mod tests {
             ],
             normal: vec![event("back", "", 5), event("again", "", 6), event("tie", "", 6), event("x", "", 1)],
             ..PastEvents::default()
-        });
+        };
+        history.load(&past, Time(10_000), Monotonic(10_000));
         for (claim, expected) in [
             ("a", abnormal("second", 5)),
             ("back", Reported::Nothing),
@@ -194,6 +197,11 @@ mod tests {
         );
         history.clear();
         assert_eq!(history.reported("tie"), Reported::Unknown);
+        // The clocks differ, and one event is of the future: the wall clock was set back.
+        let past =
+            PastEvents { abnormal: vec![event("a", "m", 4), event("b", "m", 999)], ..PastEvents::default() };
+        history.load(&past, Time(10_000), Monotonic(3_000));
+        assert_eq!((history.reported("a"), history.reported("b")), (abnormal("m", -3), abnormal("m", 3)));
     }
 
     /// sidecars.md 1.6 "Node watcher": reports on nodes are loaded, too.
@@ -203,7 +211,7 @@ mod tests {
         let failed = |uid: &str, node: &str, seconds| {
             event(uid, &super::super::nodes::failed_note(&["p"], "c", "ns", node), seconds)
         };
-        history.load(&PastEvents {
+        let past = PastEvents {
             failed: vec![
                 failed("a", "n1", 5),
                 failed("b", "n1", 5),
@@ -212,9 +220,10 @@ mod tests {
             ],
             recovered: vec![event("b", "", 6)],
             ..PastEvents::default()
-        });
+        };
+        history.load(&past, Time(10_000), Monotonic(10_000));
         assert_eq!(history.failed_nodes(), ["n1".to_owned(), "n2".to_owned()].into());
-        assert_eq!(history.node_failed_at("n1", "a"), Some(Time(5000)));
+        assert_eq!(history.node_failed_at("n1", "a"), Some(Monotonic(5000)));
         assert_eq!(history.node_failed_at("n1", "b"), None);
         assert_eq!(history.take_failed("n1"), ["a"]);
         assert_eq!(history.failed_nodes(), ["n2".to_owned()].into());

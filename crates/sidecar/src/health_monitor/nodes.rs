@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wharf_cluster::{EventType, Store, WatchOptions, now};
+use wharf_cluster::{EventType, Store, WatchOptions, monotonic, now};
 use wharf_model::names::reason;
-use wharf_model::{Key, Node, PersistentVolumeClaim, Pod, Time};
+use wharf_model::{Key, Monotonic, Node, PersistentVolumeClaim, Pod, Time};
 
 use super::Monitor;
 use super::decide::{MIN_INTERVAL, REPEAT_AFTER, is_monitored};
@@ -43,8 +43,8 @@ pub(super) fn node_state(node: Option<&Node>, now: Time) -> NodeState {
 }
 
 /// Whether to report, for the first time or again.
-pub(super) fn is_due(reported: Option<Time>, now: Time) -> bool {
-    reported.is_none_or(|at| at.plus(REPEAT_AFTER) <= now)
+pub(super) fn is_due(reported: Option<Monotonic>, now: Monotonic) -> bool {
+    reported.is_none_or(|at| now.since(at) >= REPEAT_AFTER)
 }
 
 /// Upstream's note.
@@ -120,14 +120,15 @@ async fn failed(monitor: &Monitor, node: &str, claims: &BTreeMap<Key, Vec<String
     for (key, pods) in claims {
         let Some(claim) = monitored_claim(monitor, key) else { continue };
         let uid = &claim.metadata.uid;
-        if !monitor.context.gate.is_open() || !is_due(monitor.history.node_failed_at(node, uid), now()) {
+        if !monitor.context.gate.is_open() || !is_due(monitor.history.node_failed_at(node, uid), monotonic())
+        {
             continue;
         }
         let pods: Vec<&str> = pods.iter().map(String::as_str).collect();
         let namespace = key.namespace.as_deref().unwrap_or_default();
         let note = failed_note(&pods, &key.name, namespace, node);
         monitor.context.record_event(&*claim, EventType::Warning, reason::NODE_FAILED, note);
-        monitor.history.node_failed(node, uid, now());
+        monitor.history.node_failed(node, uid, monotonic());
         tokio::time::sleep(MIN_INTERVAL).await;
     }
 }
@@ -193,7 +194,7 @@ mod tests {
 
     #[test]
     fn failed_node_is_reported_again_after_a_while() {
-        let at = Time(5);
+        let at = Monotonic(5);
         assert!(is_due(None, at));
         assert!(!is_due(Some(at), at.plus(REPEAT_AFTER - Duration::from_millis(1))));
         assert!(is_due(Some(at), at.plus(REPEAT_AFTER)));

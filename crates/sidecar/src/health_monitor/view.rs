@@ -2,7 +2,7 @@
 
 use wharf_csi::v1;
 use wharf_csi::v1::VolumeHealthErrorType;
-use wharf_model::{PersistentVolume, PersistentVolumeClaim, Time};
+use wharf_model::{Monotonic, PersistentVolume, PersistentVolumeClaim};
 
 use crate::driver::Capabilities;
 
@@ -165,7 +165,7 @@ pub(crate) enum Reported {
         /// The reported message.
         message: String,
         /// Time of the last report.
-        at: Time,
+        at: Monotonic,
     },
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tonic::Code;
-use wharf_cluster::{ApiError, now};
+use wharf_cluster::{ApiError, monotonic, now};
 use wharf_csi::{ErrorClass, Operation, classify, is_request_error, v1};
 use wharf_model::names::annotation;
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass};
@@ -54,7 +54,7 @@ impl ProvisionStates {
     fn apply(&self, volume: &str, transition: Transition) {
         let mut states = self.lock();
         let state = states.entry(volume.to_owned()).or_default();
-        state.apply(transition, now());
+        state.apply(transition, monotonic());
         if *state == ProvisionState::default() {
             states.remove(volume);
         }
@@ -297,7 +297,7 @@ impl Actor {
         let can_move = !wanted || claim.is_some_and(|claim| decide::can_reschedule(&self.config, claim));
         let transition = |class, exhausted: bool, inconclusive| {
             let class_uid = intent.class_uid.clone();
-            let at = wharf_model::system::monotonic();
+            let at = monotonic();
             let exhausted = exhausted.then_some(Exhausted { at, can_move });
             let unwanted_at = (!wanted).then_some(at);
             Transition::CreateFailed { class, exhausted, inconclusive, class_uid, unwanted_at }

@@ -26,7 +26,8 @@ use super::reclaim::{self, ReclaimStep, ReclaimView};
 use super::request::{self, CreateRequest, RequestError};
 use super::source::{self, Source, SourceError, SourceRef, SourceView};
 use super::view::{
-    AttributesClass, CreateOutcome, CreatedVolume, Fetched, ProvisionState, ProvisionView, ProvisionerConfig,
+    AttributesClass, CreateOutcome, CreatedVolume, Fetched, Now, ProvisionState, ProvisionView,
+    ProvisionerConfig,
 };
 use super::volume::{self, InvalidVolume};
 
@@ -150,7 +151,7 @@ pub(crate) enum Unselect {
 }
 
 /// Decides the next step for a volume.
-pub(crate) fn decide(view: &ProvisionView<'_>, now: Time) -> ProvisionStep {
+pub(crate) fn decide(view: &ProvisionView<'_>, now: Now) -> ProvisionStep {
     match (view.pv, view.intent) {
         (Some(pv), Some(intent)) => finish_intent(view, pv, intent),
         (Some(pv), None) => reconcile_pv(view, pv, now),
@@ -171,7 +172,7 @@ pub(crate) fn secret(intent: &Intent) -> Option<SecretRef> {
 
 /// The PersistentVolume exists: reclaim rules apply. A claim that would get the same name without being bound to it
 /// gets an error.
-fn reconcile_pv(view: &ProvisionView<'_>, pv: &PersistentVolume, now: Time) -> ProvisionStep {
+fn reconcile_pv(view: &ProvisionView<'_>, pv: &PersistentVolume, now: Now) -> ProvisionStep {
     let step = reclaim::decide(&ReclaimView {
         volume: pv,
         class: view.pv_class,
@@ -225,7 +226,7 @@ fn finish_intent(view: &ProvisionView<'_>, pv: &PersistentVolume, intent: &Arc<I
 }
 
 /// An intent exists but no PersistentVolume: call the driver, or act on its last response.
-fn complete_intent(view: &ProvisionView<'_>, intent: &Arc<Intent>, now: Time) -> ProvisionStep {
+fn complete_intent(view: &ProvisionView<'_>, intent: &Arc<Intent>, now: Now) -> ProvisionStep {
     let suspect = view.state.may_leave_volume();
     let drop_intent = |retry| ProvisionStep::DropIntent { intent: Arc::clone(intent), retry, suspect };
     let claim = view.claim;
@@ -237,7 +238,7 @@ fn complete_intent(view: &ProvisionView<'_>, intent: &Arc<Intent>, now: Time) ->
             ProvisionStep::CreateVolume { intent: Arc::clone(intent), wanted }
         }
         Some(CreateOutcome::Created(created)) => {
-            let retain = claim.is_none() && now > Time(intent.written).plus(RETAIN_AFTER);
+            let retain = claim.is_none() && now.wall > Time(intent.written).plus(RETAIN_AFTER);
             let problem = volume::validate(intent, created).or(save_rejection(view.state));
             let object = problem.map_or_else(|| volume::build_pv(intent, created, view.config, retain), Err);
             match object {
@@ -257,7 +258,7 @@ fn complete_intent(view: &ProvisionView<'_>, intent: &Arc<Intent>, now: Time) ->
 
 /// Whether the claim still needs what the intent requests, so that a new attempt would repeat the call anyway. The fields
 /// of claim and class that the rest of the request depends on cannot change.
-fn is_wanted(view: &ProvisionView<'_>, intent: &Intent, now: Time) -> bool {
+fn is_wanted(view: &ProvisionView<'_>, intent: &Intent, now: Now) -> bool {
     let Some(claim) = view.claim else { return false };
     let Ok(class) = class_to_provision(view, claim, now) else { return false };
     let Ok(class) = migration::class_for_driver(class, &view.config.driver) else { return false };
@@ -336,7 +337,7 @@ fn select_class<'a>(
 fn class_to_provision<'a>(
     view: &ProvisionView<'a>,
     claim: &PersistentVolumeClaim,
-    now: Time,
+    now: Now,
 ) -> Result<&'a StorageClass, ProvisionStep> {
     let class = select_class(view, claim).map_err(ProvisionStep::Idle)?;
     if source::requested_source(claim) == Ok(Some(SourceRef::Foreign)) {
@@ -347,7 +348,7 @@ fn class_to_provision<'a>(
             None => ProvisionStep::LeaveToPopulator,
         });
     }
-    let waited = view.state.competing_since.map(|since| elapsed(since, now));
+    let waited = view.state.competing_since.map(|since| now.monotonic.since(since));
     let binding = view.config.settings.immediate_binding.as_ref();
     match ownership(claim, class, view.config.node.as_ref(), binding, waited) {
         Ownership::Ours => Ok(class),
@@ -360,7 +361,7 @@ fn class_to_provision<'a>(
 }
 
 /// Neither a PersistentVolume nor an intent exists.
-fn start(view: &ProvisionView<'_>, now: Time) -> ProvisionStep {
+fn start(view: &ProvisionView<'_>, now: Now) -> ProvisionStep {
     let Some(claim) = view.claim else { return ProvisionStep::Idle(Reason::NoClaim) };
     let class = match class_to_provision(view, claim, now) {
         Ok(class) => class,
@@ -371,9 +372,9 @@ fn start(view: &ProvisionView<'_>, now: Time) -> ProvisionStep {
             return ProvisionStep::UnselectNode(Unselect::Exhausted);
         }
         Some(CreateOutcome::Infeasible { class_uid, since }) if *class_uid == class.metadata.uid => {
-            let until = since.plus(view.config.settings.worker_options.retry_max);
-            if now < until {
-                let pause = elapsed(now, until);
+            let waited = now.monotonic.since(*since);
+            let left = view.config.settings.worker_options.retry_max.checked_sub(waited);
+            if let Some(pause) = left.filter(|left| !left.is_zero()) {
                 return ProvisionStep::Wait { reason: Reason::Infeasible, pause, competing: false };
             }
         }
@@ -403,7 +404,7 @@ fn prepare_intent(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
     fetched: &Fetched,
-    now: Time,
+    now: Now,
 ) -> Result<ProvisionStep, Refusal> {
     let config = view.config;
     if claim.spec.selector.is_some() {
@@ -456,7 +457,7 @@ fn prepare_intent(
         topology,
         attributes,
     };
-    let intent = request::build_intent(request, now)?;
+    let intent = request::build_intent(request, now.wall)?;
     // Last, so that no source is protected for a claim that cannot be provisioned.
     Ok(if protects {
         ProvisionStep::ProtectSource(source)
@@ -501,10 +502,6 @@ fn topology_requirement(
         let keys = keys.unwrap_or_else(|| nodes.keys(&config.driver));
         nodes.topologies(&keys)
     })
-}
-
-fn elapsed(from: Time, to: Time) -> Duration {
-    Duration::from_millis(u64::try_from(to.0.saturating_sub(from.0)).unwrap_or(0))
 }
 
 #[cfg(test)]

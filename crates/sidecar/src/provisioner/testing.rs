@@ -7,12 +7,12 @@ use hyper::body::Bytes;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::{Attempts, Cluster, EventRecorder};
-use wharf_model::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, StorageClass, Time};
+use wharf_model::{CSINode, Monotonic, Node, PersistentVolume, PersistentVolumeClaim, StorageClass, Time};
 
 use super::Settings;
 use super::intent::Intent;
 use super::request::{self, CreateRequest};
-use super::view::{CreatedVolume, FixedNodes, Nodes, ProvisionState, ProvisionView, ProvisionerConfig};
+use super::view::{CreatedVolume, FixedNodes, Nodes, Now, ProvisionState, ProvisionView, ProvisionerConfig};
 use crate::context::Context;
 use crate::driver::{Capabilities, Driver, DriverInfo};
 use crate::metrics::Metrics;
@@ -23,6 +23,8 @@ pub(crate) const DRIVER: &str = "d.test";
 pub(crate) const VOLUME: &str = "pvc-u1";
 pub(crate) const GI: i64 = 1 << 30;
 pub(crate) const NOW: Time = Time(1_000_000);
+/// The wall clock has nothing to do with the monotonic clock.
+pub(crate) const AT: Now = Now { wall: NOW, monotonic: Monotonic(5_000_000) };
 
 pub(crate) fn config() -> ProvisionerConfig {
     ProvisionerConfig {

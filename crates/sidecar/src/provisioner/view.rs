@@ -92,9 +92,18 @@ pub(crate) struct ProvisionState {
     /// The data source is protected from deletion.
     pub(crate) source_protected: bool,
     /// Since when the nodes wait to compete for the claim.
-    pub(crate) competing_since: Option<Time>,
+    pub(crate) competing_since: Option<Monotonic>,
     /// The progress of deletion.
     pub(crate) reclaim: ReclaimState,
+}
+
+/// When a step is decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Now {
+    /// For what intents record.
+    pub(crate) wall: Time,
+    /// For everything that waits.
+    pub(crate) monotonic: Monotonic,
 }
 
 /// Reports of exhausted capacity in a row.
@@ -134,7 +143,7 @@ pub(crate) enum CreateOutcome {
     /// The volume was not created: the requested topology has no capacity.
     Exhausted,
     /// The volume was not created, and cannot be with this class.
-    Infeasible { class_uid: String, since: Time },
+    Infeasible { class_uid: String, since: Monotonic },
     /// The volume was created, was invalid, and is deleted.
     CleanedUp,
     /// Whether the volume was created is not known and will not be: no claim waits for it, and the driver has answered
@@ -219,7 +228,7 @@ pub(crate) enum Transition {
 
 impl ProvisionState {
     /// Updates the state.
-    pub(crate) fn apply(&mut self, happened: Transition, now: Time) {
+    pub(crate) fn apply(&mut self, happened: Transition, now: Monotonic) {
         match happened {
             Transition::Fetched(fetched) => self.fetched = Some(fetched),
             Transition::SourceProtected => self.source_protected = true,

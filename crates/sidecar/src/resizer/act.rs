@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::{Code, Status};
-use wharf_cluster::now;
 use wharf_cluster::work::{self, WriteOutcome};
+use wharf_cluster::{monotonic, now};
 use wharf_csi::{ErrorClass, Operation, classify, v1};
 use wharf_model::access::AccessError;
 use wharf_model::migration::TranslationError;
@@ -161,10 +161,9 @@ impl Resizer {
                 }
                 let requested = claim.requested_storage().unwrap_or(Quantity::ZERO);
                 let request = ExpandRequest { requested, size, pod_use: inputs.pod_use };
-                inputs
-                    .state
-                    .expansion
-                    .failed(request, failure, now(), |failure, failures| self.backoff(failure, failures));
+                inputs.state.expansion.failed(request, failure, monotonic(), |failure, failures| {
+                    self.backoff(failure, failures)
+                });
             }
         }
         self.save_state(inputs);
@@ -235,10 +234,9 @@ impl Resizer {
                 self.record_event(claim, Some(EventRecord::modification_failed(target, &failure)));
                 let requested = claim.spec.volume_attributes_class_name.clone();
                 let request = ModifyRequest { requested, target: target.to_owned() };
-                inputs
-                    .state
-                    .modification
-                    .failed(request, failure, now(), |failure, failures| self.backoff(failure, failures));
+                inputs.state.modification.failed(request, failure, monotonic(), |failure, failures| {
+                    self.backoff(failure, failures)
+                });
             }
         }
         self.save_state(inputs);

@@ -9,7 +9,7 @@ use std::fmt;
 use wharf_csi::ErrorClass;
 use wharf_model::claim::ModifyStatus;
 use wharf_model::names::annotation;
-use wharf_model::{PersistentVolume, PersistentVolumeClaim, Quantity, Time, modify, resize};
+use wharf_model::{Monotonic, PersistentVolume, PersistentVolumeClaim, Quantity, modify, resize};
 
 use super::state::{ExpandRequest, Expanded, FailedCall, ModifyRequest, ResizeState};
 use super::view::{ExpandOn, PodUse, View};
@@ -90,7 +90,7 @@ pub(crate) enum WaitReason {
     /// The class does not exist.
     ClassMissing(String),
     /// The last attempt failed: retry at this time.
-    Backoff(Time),
+    Backoff(Monotonic),
 }
 
 impl fmt::Display for WaitReason {
@@ -104,14 +104,14 @@ impl fmt::Display for WaitReason {
             Self::InUse => f.write_str("the volume is in use, and the driver expands only unused volumes"),
             Self::ClassesUnknown => f.write_str("cannot read VolumeAttributesClasses"),
             Self::ClassMissing(class) => write!(f, "VolumeAttributesClass {class:?} does not exist"),
-            Self::Backoff(until) => write!(f, "retrying at {until}"),
+            Self::Backoff(_) => f.write_str("the last attempt failed; it is retried after the backoff"),
         }
     }
 }
 
 impl Waiting {
     /// When to reconcile again if nothing changes.
-    pub(crate) fn until(&self) -> Option<Time> {
+    pub(crate) fn until(&self) -> Option<Monotonic> {
         let backoff_end = |reason: &WaitReason| match reason {
             WaitReason::Backoff(until) => Some(*until),
             _ => None,
@@ -124,7 +124,7 @@ impl Waiting {
 type Next = Result<ResizeStep, WaitReason>;
 
 /// Decides the next step for a claim.
-pub(crate) fn decide(view: &View<'_>, now: Time) -> ResizeStep {
+pub(crate) fn decide(view: &View<'_>, now: Monotonic) -> ResizeStep {
     let wait =
         |reason: WaitReason| ResizeStep::Wait(Waiting { expansion: reason.clone(), modification: reason });
     let Some(claim) = view.claim else { return ResizeStep::DropState };
@@ -142,7 +142,12 @@ pub(crate) fn decide(view: &View<'_>, now: Time) -> ResizeStep {
     }
 }
 
-fn expansion(view: &View<'_>, claim: &PersistentVolumeClaim, volume: &PersistentVolume, now: Time) -> Next {
+fn expansion(
+    view: &View<'_>,
+    claim: &PersistentVolumeClaim,
+    volume: &PersistentVolume,
+    now: Monotonic,
+) -> Next {
     let place = view.capabilities.expand.ok_or(WaitReason::Unsupported)?;
     let state = &view.state.expansion;
     if state.failed.as_ref().is_some_and(|failed| expansion_needs_report(claim, failed)) {
@@ -206,7 +211,7 @@ fn modification(
     view: &View<'_>,
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
-    now: Time,
+    now: Monotonic,
 ) -> Next {
     if !view.capabilities.modify {
         return Err(WaitReason::Unsupported);

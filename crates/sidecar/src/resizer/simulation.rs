@@ -8,7 +8,7 @@ use std::time::Duration;
 use wharf_csi::ErrorClass;
 use wharf_model::claim::ResizeStatus;
 use wharf_model::testing::{PatchResult, SeededRng};
-use wharf_model::{PersistentVolume, PersistentVolumeClaim, Time, VolumeAttributesClass};
+use wharf_model::{Monotonic, PersistentVolume, PersistentVolumeClaim, Time, VolumeAttributesClass};
 
 use super::decide::{ResizeStep, decide};
 use super::state::{ExpandRequest, Failure, ModifyRequest, ResizeState};
@@ -55,7 +55,7 @@ struct Simulation<'a> {
     world: World,
     bug: Bug,
     capabilities: ResizerCapabilities,
-    now: Time,
+    now: Monotonic,
     state: ResizeState,
     /// The state of the process that held the lease before.
     spare: ResizeState,
@@ -78,7 +78,7 @@ impl<'a> Simulation<'a> {
             world,
             bug,
             capabilities: ResizerCapabilities { expand, modify: true },
-            now: Time(0),
+            now: Monotonic(0),
             state: ResizeState::default(),
             spare: ResizeState::default(),
             pods_watched: false,
@@ -267,7 +267,9 @@ impl<'a> Simulation<'a> {
             }
             _ => {}
         }
-        if let Some(mut written) = write(&step, &inputs.claim, &inputs.volume, &inputs.state, self.now) {
+        if let Some(mut written) =
+            write(&step, &inputs.claim, &inputs.volume, &inputs.state, Time(self.now.0))
+        {
             if self.bug == Bug::InfeasibleUnmarked
                 && matches!(step, ResizeStep::BeginExpansion { fresh: false, .. })
                 && let Write::Claim(wharf_model::patch::Patch::Strategic(body)) = &mut written

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tonic::Code;
 use wharf_csi::{ErrorClass, go_error_text};
-use wharf_model::{Key, Quantity, Time};
+use wharf_model::{Key, Monotonic, Quantity};
 
 use super::decide::ResizeStep;
 use super::view::PodUse;
@@ -89,9 +89,8 @@ pub(crate) struct FailedCall<Q> {
     pub(crate) failure: Failure,
     /// Consecutive failures of the same request.
     pub(crate) failures: u32,
-    pub(crate) at: Time,
     /// The end of the backoff.
-    pub(crate) retry_at: Time,
+    pub(crate) retry_at: Monotonic,
     /// Whether the failure was reported in the claim's status.
     pub(crate) reported: bool,
 }
@@ -138,7 +137,7 @@ impl ExpansionState {
         &mut self,
         request: ExpandRequest,
         failure: Failure,
-        now: Time,
+        now: Monotonic,
         backoff: impl Fn(&Failure, u32) -> Duration,
     ) {
         if let Some(class) = failure.class {
@@ -169,7 +168,7 @@ impl ModificationState {
         &mut self,
         request: ModifyRequest,
         failure: Failure,
-        now: Time,
+        now: Monotonic,
         backoff: impl Fn(&Failure, u32) -> Duration,
     ) {
         if let Some(class) = failure.class {
@@ -184,18 +183,18 @@ impl<Q: PartialEq> FailedCall<Q> {
         before: Option<Self>,
         request: Q,
         failure: Failure,
-        now: Time,
+        now: Monotonic,
         backoff: impl Fn(&Failure, u32) -> Duration,
     ) -> Self {
         let same = before.filter(|before| before.request == request);
         let failures = same.map_or(0, |same| same.failures);
         let retry_at = now.plus(backoff(&failure, failures));
-        Self { request, failure, failures: failures.saturating_add(1), at: now, retry_at, reported: false }
+        Self { request, failure, failures: failures.saturating_add(1), retry_at, reported: false }
     }
 
-    /// The end of the backoff for this request, if it is in the future. A clock that was set back causes no wait.
-    pub(crate) fn backoff_end(&self, request: &Q, now: Time) -> Option<Time> {
-        (self.request == *request && now >= self.at && now < self.retry_at).then_some(self.retry_at)
+    /// The end of the backoff for this request, if it is in the future.
+    pub(crate) fn backoff_end(&self, request: &Q, now: Monotonic) -> Option<Monotonic> {
+        (self.request == *request && now < self.retry_at).then_some(self.retry_at)
     }
 }
 
@@ -344,20 +343,15 @@ mod tests {
             pod_use: PodUse::Unknown,
         };
         let mut expansion = ExpansionState { failed_finally: true, ..ExpansionState::default() };
-        expansion.failed(request(9), failure(), Time(0), backoff);
+        expansion.failed(request(9), failure(), Monotonic(0), backoff);
         assert!(!expansion.failed_finally);
-        expansion.failed(request(9), failure(), Time(1000), backoff);
+        expansion.failed(request(9), failure(), Monotonic(1000), backoff);
         let failed = expansion.failed.clone().unwrap();
-        assert_eq!((failed.failures, failed.retry_at), (2, Time(3000)));
-        assert_eq!(failed.backoff_end(&request(9), Time(2999)), Some(Time(3000)));
-        assert_eq!(failed.backoff_end(&request(9), Time(3000)), None);
-        assert_eq!(
-            failed.backoff_end(&request(9), Time(999)),
-            None,
-            "a clock that was set back causes no wait"
-        );
-        assert_eq!(failed.backoff_end(&request(8), Time(2000)), None);
-        expansion.failed(request(8), failure(), Time(4000), backoff);
-        assert_eq!(expansion.failed.unwrap().retry_at, Time(5000));
+        assert_eq!((failed.failures, failed.retry_at), (2, Monotonic(3000)));
+        assert_eq!(failed.backoff_end(&request(9), Monotonic(2999)), Some(Monotonic(3000)));
+        assert_eq!(failed.backoff_end(&request(9), Monotonic(3000)), None);
+        assert_eq!(failed.backoff_end(&request(8), Monotonic(2000)), None);
+        expansion.failed(request(8), failure(), Monotonic(4000), backoff);
+        assert_eq!(expansion.failed.unwrap().retry_at, Monotonic(5000));
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tonic::Code;
-use wharf_cluster::{EventType, now};
+use wharf_cluster::{EventType, monotonic, now};
 use wharf_model::patch::Patch;
 use wharf_model::{Key, SecretRef, VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
@@ -120,7 +120,7 @@ impl StepRunner<'_> {
                     error,
                     "driver of this node does not know snapshot"
                 );
-                self.update_state(|state| state.not_found = Some(now()));
+                self.update_state(|state| state.not_found = Some(monotonic()));
             }
         }
         StepOutcome::Continue
@@ -195,7 +195,7 @@ impl StepRunner<'_> {
                     "driver responded"
                 );
                 context.attempts.record(ROLE, self.name(), method, None);
-                self.update_state(|state| state.record_info(info, now()));
+                self.update_state(|state| state.record_info(info, monotonic()));
                 StepOutcome::Continue
             }
             Err(error) => {
@@ -299,7 +299,7 @@ impl StepRunner<'_> {
 
     fn failed(&self, action: Action, message: String, code: Option<Code>) -> FailedAttempt {
         let unwanted = self.object.is_being_deleted() && self.object.is_being_created();
-        let unwanted_at = (unwanted && action != Action::Delete).then(wharf_model::system::monotonic);
+        let unwanted_at = (unwanted && action != Action::Delete).then(monotonic);
         FailedAttempt {
             action,
             message,
@@ -317,7 +317,7 @@ impl StepRunner<'_> {
         let what = self.object.constants().failed(action).1;
         tracing::warn!(snapshot_content = self.name(), step, error, "{what}");
         context.attempts.record(ROLE, self.name(), step, Some(error));
-        self.update_state(|state| state.record_failure(failed, *backoff, now()));
+        self.update_state(|state| state.record_failure(failed, *backoff, now(), monotonic()));
         if action == Action::Delete {
             // Failed deletions are reported only by events.
             self.event();

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use wharf_model::patch::Patch;
 use wharf_model::snapshot::DeletionPolicy;
-use wharf_model::{Key, Time};
+use wharf_model::{Key, Monotonic};
 
 use super::ownership::Ownership;
 use super::patches;
@@ -65,7 +65,7 @@ pub(super) enum Step {
 }
 
 /// Decides the next step for a content.
-pub(super) fn decide(view: &View<'_>, now: Time) -> Step {
+pub(super) fn decide(view: &View<'_>, now: Monotonic) -> Step {
     let object = view.object;
     if !view.is_of_driver() {
         return Step::Idle;
@@ -99,8 +99,8 @@ fn is_unclaimed_deletion(object: &Object) -> bool {
 }
 
 /// Asks the driver whether it knows the snapshot. One that does not may know it later: a snapshot can be imported.
-fn locate(view: &View<'_>, handle: &str, now: Time) -> Step {
-    if let Some(pause) = view.state.not_found.and_then(|at| remaining(at, at.plus(LOCATE_RETRY), now)) {
+fn locate(view: &View<'_>, handle: &str, now: Monotonic) -> Step {
+    if let Some(pause) = view.state.not_found.and_then(|at| remaining(at, LOCATE_RETRY, now)) {
         return Step::Wait(pause);
     }
     match request::check(view, handle) {
@@ -120,7 +120,7 @@ fn claim_for_node(view: &View<'_>) -> Step {
 }
 
 /// sidecars.md 1.5 "Delete".
-fn delete(view: &View<'_>, now: Time) -> Step {
+fn delete(view: &View<'_>, now: Monotonic) -> Step {
     let (object, state) = (view.object, view.state);
     let deletes = *object.policy() == DeletionPolicy::Delete && object.group_handle().is_none();
     if let Some(handle) = object.handle().filter(|_| deletes && !state.deleted) {
@@ -146,7 +146,7 @@ fn remove_finalizer(object: &Object) -> Step {
 }
 
 /// sidecars.md 1.5 "Create", "Pre-provisioned / group member".
-fn create_or_check(view: &View<'_>, now: Time) -> Step {
+fn create_or_check(view: &View<'_>, now: Monotonic) -> Step {
     let (object, state) = (view.object, view.state);
     if let Some(patch) = state.info.as_ref().and_then(|info| patches::status(object, info)) {
         return Step::WriteStatus { patch };
@@ -263,7 +263,7 @@ fn is_final_failure(object: &Object, failure: &Failure) -> bool {
     failure.final_at_version.as_ref() == Some(&object.meta().resource_version)
 }
 
-fn remaining_backoff(view: &View<'_>, action: Action, now: Time) -> Option<Duration> {
+fn remaining_backoff(view: &View<'_>, action: Action, now: Monotonic) -> Option<Duration> {
     let failure = view.state.failure.as_ref()?;
     let same = (failure.action == Action::Delete) == (action == Action::Delete);
     failure.remaining(now).filter(|_| same)

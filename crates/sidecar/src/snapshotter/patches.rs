@@ -114,7 +114,7 @@ pub(super) fn error(object: &Object, failure: &Failure) -> Option<Patch> {
     if object.error().and_then(|error| error.message.as_deref()) == Some(message.as_str()) {
         return None;
     }
-    let error = json!({"time": failure.at.to_string(), "message": message});
+    let error = json!({"time": failure.time.to_string(), "message": message});
     Some(status_patch(object.meta(), true, json!({"readyToUse": false, "error": error})))
 }
 

@@ -109,7 +109,7 @@ struct Simulation {
     suspects: BTreeSet<String>,
     /// The driver fails every call with this code.
     broken: Option<Code>,
-    now: Time,
+    now: Monotonic,
     processes: [Process; 2],
     leader: usize,
     /// The driver's snapshots by name.
@@ -175,7 +175,7 @@ impl Simulation {
             retained: BTreeSet::new(),
             suspects: BTreeSet::new(),
             broken: None,
-            now: Time(1_000_000),
+            now: Monotonic(1_000_000),
             processes: Default::default(),
             leader: 0,
             snapshots: BTreeMap::new(),
@@ -194,7 +194,7 @@ impl Simulation {
                 4..=9 => self.deliver_event(),
                 10..=22 => self.start(),
                 23..=36 => self.finish(),
-                37 => self.now = Time(self.now.0 + self.chance.below(40_000) as i64),
+                37 => self.now = Monotonic(self.now.0 + self.chance.below(40_000) as i64),
                 38 => self.class = self.chance.one_in(2),
                 _ if self.chance.one_in(2) => self.lose_lease(),
                 _ => self.crash(),
@@ -527,13 +527,13 @@ impl Simulation {
             code,
             retry_soon: false,
             called_at_version,
-            unwanted_at: bounded.then_some(Monotonic(self.now.0)),
+            unwanted_at: bounded.then_some(self.now),
             api_failed: false,
         };
         let (now, any_caller) = (self.now, self.bug == Bug::AnyCaller);
         let state = self.state_of(replica, running);
         state.exclusive |= any_caller;
-        state.record_failure(failed, backoff, now);
+        state.record_failure(failed, backoff, Time(now.0), now);
     }
 
     /// Stops the faults and runs the schedule to its end.
@@ -550,7 +550,7 @@ impl Simulation {
         self.broken = [None, Some(Code::Internal), Some(Code::Unavailable)][self.chance.below(3) as usize];
         if self.broken.is_some() {
             for _ in 0..1_500 {
-                self.now = Time(self.now.0 + 20_000);
+                self.now = Monotonic(self.now.0 + 20_000);
                 self.deliver_event();
                 self.start();
                 self.finish();
@@ -559,7 +559,7 @@ impl Simulation {
             self.broken = None;
         }
         for round in 0..1_000 {
-            self.now = Time(self.now.0 + 20_000);
+            self.now = Monotonic(self.now.0 + 20_000);
             self.deliver_event();
             self.start();
             self.finish();

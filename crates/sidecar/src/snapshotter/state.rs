@@ -50,26 +50,25 @@ pub(super) struct ContentState {
     /// With one sidecar per node: the driver of this node knows the snapshot.
     pub(super) found: bool,
     /// When the driver of this node did not know the snapshot, or gave no answer.
-    pub(super) not_found: Option<Time>,
+    pub(super) not_found: Option<Monotonic>,
 }
 
 /// The polls for readiness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Polls {
     /// Time of the first poll.
-    first: Time,
+    first: Monotonic,
     /// Time of the last poll; `None` if the next one is due at once.
-    last: Option<Time>,
+    last: Option<Monotonic>,
 }
 
 impl Polls {
     /// How long to wait for the next poll. A backend that copies for an hour is not polled every second, and one that is
     /// ready after a second is noticed soon.
-    pub(super) fn remaining(&self, max: Duration, now: Time) -> Option<Duration> {
+    pub(super) fn remaining(&self, max: Duration, now: Monotonic) -> Option<Duration> {
         let last = self.last?;
-        let age = Duration::from_millis(u64::try_from(last.0.saturating_sub(self.first.0)).unwrap_or(0));
-        let pause = (age / POLL_SHARE).max(POLL_INTERVAL_MIN).min(max);
-        remaining(last, last.plus(pause), now)
+        let pause = (last.since(self.first) / POLL_SHARE).max(POLL_INTERVAL_MIN).min(max);
+        remaining(last, pause, now)
     }
 }
 
@@ -91,8 +90,10 @@ pub(super) struct Failure {
     pub(super) action: Action,
     /// The error message.
     pub(super) message: String,
+    /// Wall time of the failure, for the status.
+    pub(super) time: Time,
     /// Time of the failure.
-    pub(super) at: Time,
+    pub(super) at: Monotonic,
     /// Backoff before the next attempt.
     pub(super) pause: Duration,
     /// Number of failures in a row.
@@ -105,16 +106,15 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// Remaining backoff. A clock that went backwards does not extend it.
-    pub(super) fn remaining(&self, now: Time) -> Option<Duration> {
-        remaining(self.at, self.at.plus(self.pause), now)
+    /// Remaining backoff.
+    pub(super) fn remaining(&self, now: Monotonic) -> Option<Duration> {
+        remaining(self.at, self.pause, now)
     }
 }
 
-/// Time from now until `until`; `None` if it has passed or the clock went backwards.
-pub(super) fn remaining(started: Time, until: Time, now: Time) -> Option<Duration> {
-    let remaining = u64::try_from(until.0.saturating_sub(now.0)).ok().filter(|remaining| *remaining > 0)?;
-    (now >= started).then(|| Duration::from_millis(remaining))
+/// The rest of a pause; `None` if it is over.
+pub(super) fn remaining(started: Monotonic, pause: Duration, now: Monotonic) -> Option<Duration> {
+    pause.checked_sub(now.since(started)).filter(|left| !left.is_zero())
 }
 
 /// An attempt that just failed.
@@ -144,7 +144,7 @@ impl FailedAttempt {
 
 impl ContentState {
     /// Records a response that describes the snapshot.
-    pub(super) fn record_info(&mut self, info: SnapshotInfo, now: Time) {
+    pub(super) fn record_info(&mut self, info: SnapshotInfo, now: Monotonic) {
         let first = self.polls.map_or(now, |polls| polls.first);
         self.polls = Some(Polls { first, last: Some(now) });
         self.info = Some(info);
@@ -163,7 +163,13 @@ impl ContentState {
     }
 
     /// Records a failed attempt.
-    pub(super) fn record_failure(&mut self, failed: FailedAttempt, backoff: Backoff, now: Time) {
+    pub(super) fn record_failure(
+        &mut self,
+        failed: FailedAttempt,
+        backoff: Backoff,
+        time: Time,
+        now: Monotonic,
+    ) {
         let series = |action| action == Action::Delete;
         let before = self.failure.as_ref().filter(|before| series(before.action) == series(failed.action));
         let earlier = before.map_or(0, |before| before.count);
@@ -193,7 +199,8 @@ impl ContentState {
         let count = earlier.saturating_add(1);
         // Failed deletions are reported by events, not in the status.
         let reported = action == Action::Delete;
-        self.failure = Some(Failure { action, message, at: now, pause, count, final_at_version, reported });
+        self.failure =
+            Some(Failure { action, message, time, at: now, pause, count, final_at_version, reported });
     }
 
     fn forget_doubt(&mut self) {
@@ -289,8 +296,8 @@ mod tests {
         };
         states.update(&key, "u", |state| {
             (state.exclusive, state.held) = (true, true);
-            state.record_info(SnapshotInfo { handle: "h".into(), ..SnapshotInfo::default() }, Time(1));
-            state.record_failure(failed, Backoff::default(), Time(1));
+            state.record_info(SnapshotInfo { handle: "h".into(), ..SnapshotInfo::default() }, Monotonic(1));
+            state.record_failure(failed, Backoff::default(), Time(1), Monotonic(1));
             assert_eq!(state.failure.as_ref().unwrap().final_at_version.as_deref(), Some("7"));
             (state.doubt, state.unknown, state.suspected) = (Some(Doubt::after(None, false, at)), true, true);
         });

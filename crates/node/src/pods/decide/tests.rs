@@ -9,7 +9,9 @@ use super::*;
 use crate::pods::view::{Crash, Failed, Health, StartFailure};
 
 const PACE: CrashBackoff = CrashBackoff { start: Duration::from_secs(10), max: Duration::from_secs(300) };
+/// The wall clock has nothing to do with the monotonic clock.
 const NOW: Time = Time(1_000_000);
+const AT: Monotonic = Monotonic(3_000_000);
 
 /// A container for a table: name and role, then its state.
 #[derive(Clone)]
@@ -20,6 +22,7 @@ pub(in crate::pods) fn row(name: &str, role: Role) -> Row {
         name: name.into(),
         role,
         run_state: RunState::None,
+        ended_at: None,
         before: None,
         crash: Crash::default(),
         start_failure: None,
@@ -40,6 +43,7 @@ impl Row {
     pub(in crate::pods) fn ended(mut self, code: i32) -> Self {
         let reason = if code == 0 { "Completed" } else { "Error" };
         let finished = Some(Time(NOW.0 - 1000));
+        self.0.ended_at = Some(Monotonic(AT.0 - 1000));
         self.0.run_state = RunState::Ended(Ended {
             id: "id0".into(),
             code,
@@ -106,10 +110,10 @@ fn merge(into: &mut Value, from: Value) {
 
 /// The next step as a short string. A status update is applied first.
 fn done(mut view: View) -> String {
-    let mut step = decide(&view, PACE, NOW);
+    let mut step = decide(&view, PACE, NOW, AT);
     if let Step::Report(status) = step {
         view.reported = Some(*status);
-        step = decide(&view, PACE, NOW);
+        step = decide(&view, PACE, NOW, AT);
     }
     match step {
         Step::Start { container, attempt } => format!("start {container} {attempt}"),
@@ -231,7 +235,7 @@ fn restart_policy_decides_restarts() {
 fn crash_loop_backs_off_and_records_one_event() {
     let crashed = |reported: bool| {
         main_("a").ended(1).with(|observed| {
-            observed.crash.begin(PACE, Time(0), Time(NOW.0 - 2000));
+            observed.crash.begin(PACE, Monotonic(0), Monotonic(AT.0 - 2000));
             observed.crash.reported_attempt = reported.then_some(0);
         })
     };
@@ -240,7 +244,7 @@ fn crash_loop_backs_off_and_records_one_event() {
     // A container in backoff does not block others.
     assert_eq!(done(view(json!({}), VolumesState::Mounted, &[crashed(true), main_("b")])), "start b 0");
     let start_failure = |delay: i64| {
-        let retry_at = Time(NOW.0 + delay);
+        let retry_at = Monotonic(AT.0 + delay);
         main_("a").with(|observed| {
             observed.start_failure = Some(StartFailure {
                 reason: "CreateContainerConfigError",
@@ -317,7 +321,10 @@ fn deleted_pod_releases_volumes_then_is_removed() {
         assert_eq!(done(view(deleted_at(30), volumes, &ended)), expected, "{volumes:?}");
     }
     let unreported = view(deleted_at(30), VolumesState::Released, &ended);
-    assert!(matches!(decide(&unreported, PACE, NOW), Step::Report(_)), "its last status is written first");
+    assert!(
+        matches!(decide(&unreported, PACE, NOW, AT), Step::Report(_)),
+        "its last status is written first"
+    );
     let mut waits = view(deleted_at(30), VolumesState::Released, &ended);
     waits.deleted = true;
     assert_eq!(done(waits), "done", "held by a finalizer: deleted once");
@@ -357,7 +364,7 @@ fn active_deadline_fails_the_pod() {
     assert_eq!(done(view(with(1010), VolumesState::Mounted, &running)), "wait 10");
     assert_eq!(done(view(with(1000), VolumesState::Mounted, &running)), "stop a 30");
     let ended = view(with(1000), VolumesState::Releasing, &[main_("a").ended(143)]);
-    let Step::Report(status) = decide(&ended, PACE, NOW) else { panic!("expected a status update") };
+    let Step::Report(status) = decide(&ended, PACE, NOW, AT) else { panic!("expected a status update") };
     assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("DeadlineExceeded")));
 }
 
@@ -369,7 +376,7 @@ fn pod_over_a_limit_is_stopped_and_fails_as_evicted() {
         ..view(json!({"status": {"phase": "Running"}}), volumes, rows)
     };
     let running = evicted(&[row("a", Role::Main).runs()], VolumesState::Mounted);
-    match decide(&running, PACE, NOW) {
+    match decide(&running, PACE, NOW, AT) {
         Step::Stop { containers, by, .. } => {
             assert_eq!((containers, by), (vec!["a".to_owned()], NOW.plus(MIN_GRACE)));
         }
@@ -380,12 +387,12 @@ fn pod_over_a_limit_is_stopped_and_fails_as_evicted() {
         &[row("a", Role::Main).runs().with(|observed| observed.stopping = Some(NOW.plus(MIN_GRACE * 10)))],
         VolumesState::Mounted,
     );
-    assert!(matches!(decide(&stopping, PACE, NOW), Step::Stop { .. }));
+    assert!(matches!(decide(&stopping, PACE, NOW, AT), Step::Stop { .. }));
     // Not restarted, although the policy is Always.
     let exited = evicted(&[row("a", Role::Main).ended(137)], VolumesState::Mounted);
-    assert_eq!(decide(&exited, PACE, NOW), Step::Release);
+    assert_eq!(decide(&exited, PACE, NOW, AT), Step::Release);
     let released = evicted(&[row("a", Role::Main).ended(137)], VolumesState::Released);
-    let Step::Report(status) = decide(&released, PACE, NOW) else { panic!("no report") };
+    let Step::Report(status) = decide(&released, PACE, NOW, AT) else { panic!("no report") };
     assert_eq!(
         (&status["phase"], &status["reason"], &status["message"]),
         (&json!("Failed"), &json!("Evicted"), &json!("Usage of EmptyDir volume"))

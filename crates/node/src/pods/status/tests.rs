@@ -1,6 +1,7 @@
 //! Pod status as tables.
 
 use serde_json::json;
+use wharf_model::Monotonic;
 
 use super::*;
 use crate::pods::decide::tests::{Row, row, view};
@@ -113,7 +114,7 @@ fn unchanged_condition_keeps_its_transition_time() {
 fn container_states_match_kubelet() {
     let crash_backoff = CrashBackoff { start: Duration::from_secs(80), max: Duration::from_secs(300) };
     let looping = main_("a").ended(3).with(|observed| {
-        observed.crash.begin(crash_backoff, Time(0), Time(0));
+        observed.crash.begin(crash_backoff, Monotonic(0), Monotonic(0));
         observed.crash.reported_attempt = Some(0);
     });
     let start_failure = |row: Row| {
@@ -121,7 +122,7 @@ fn container_states_match_kubelet() {
             observed.start_failure = Some(StartFailure {
                 reason: "CreateContainerConfigError",
                 message: "secret \"s\" not found".into(),
-                retry_at: NOW,
+                retry_at: Monotonic(0),
                 count: 1,
             });
         })

@@ -10,7 +10,7 @@ use crate::volumes::failure::{Class, Failure};
 use crate::volumes::view::NodeView;
 use crate::volumes::world::{Expansion, Volume};
 
-const NOW: Time = Time(1_000_000);
+const NOW: Monotonic = Monotonic(1_000_000);
 const POD: &str = "u1";
 
 /// Owner of everything that a view borrows.
@@ -104,7 +104,7 @@ impl Scene {
     }
 
     fn mount_of(mut self, pod: &str, progress: Progress, found: bool) -> Self {
-        let mount = Mount { progress, found, published: NOW, spec: "pv1".into() };
+        let mount = Mount { progress, found, published: Some(NOW), spec: "pv1".into() };
         self.volume.mounts.insert(pod.to_owned(), mount);
         self
     }
@@ -118,6 +118,7 @@ impl Scene {
         let failure = Failure {
             class: Class::Final,
             message: "no".into(),
+            time: wharf_model::Time(0),
             at: NOW,
             pause: Duration::from_secs(left),
             count: 1,
@@ -492,16 +493,18 @@ fn failed_preconditions_refuse_the_mount() {
 /// kubernetes.md 1.8 "Republish".
 #[test]
 fn republish_is_due_after_the_resync_interval() {
-    let scene = |published: i64| {
+    let since = |published: Option<i64>| {
         let mut scene = Scene::new().wanted().verified().device(Device::Staged).mount(Progress::Mounted);
-        scene.volume.mounts.get_mut(POD).unwrap().published = Time(NOW.0 - published);
+        scene.volume.mounts.get_mut(POD).unwrap().published = published.map(|ago| Monotonic(NOW.0 - ago));
         scene.driver(json!({"requiresRepublish": true}))
     };
+    let scene = |published| since(Some(published));
     let until = |seconds| Step::Idle { until: Some(Duration::from_secs(seconds)), waiting: None };
     check([
         ("not yet", scene(20_000), until(40)),
         ("now", scene(60_000), publish()),
         ("overdue", scene(600_000), publish()),
+        ("published by an earlier process", since(None), publish()),
         (
             "attached again: its attachment is read first",
             scene(60_000).with(|s| s.volume.context = None),

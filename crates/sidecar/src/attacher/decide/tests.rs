@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use wharf_model::PersistentVolume;
+use wharf_model::{PersistentVolume, Time};
 
 use super::super::view::{AttachState, AttacherConfig, Published};
 use super::*;
@@ -10,7 +10,9 @@ use crate::driver::Capabilities;
 
 const FINALIZER: &str = "external-attacher/d-test";
 const DELETED: &str = "2026-01-01T00:00:00Z";
-const NOW: Time = Time(1_000_000);
+/// The wall clock has nothing to do with the monotonic clock.
+const NOW: Time = Time(9_000_000);
+const AT: Monotonic = Monotonic(1_000_000);
 
 fn config() -> AttacherConfig {
     AttacherConfig {
@@ -86,11 +88,12 @@ fn view(
     }
 }
 
-fn failure(operation: AttachOperation, at: Time, pause: u64) -> Failure {
+fn failure(operation: AttachOperation, at: Monotonic, pause: u64) -> Failure {
     Failure {
         operation,
         message: "no".into(),
         code: Some(13),
+        time: NOW,
         at,
         pause: Duration::from_secs(pause),
         count: 1,
@@ -139,7 +142,7 @@ fn summary(step: &AttachStep) -> String {
 #[track_caller]
 fn expect(volume: Option<Arc<PersistentVolume>>, attachments: Vec<AttachmentInputs>, step: &str) {
     let config = config();
-    assert_eq!(summary(&decide(&view(&config, volume, attachments), NOW)), step);
+    assert_eq!(summary(&decide(&view(&config, volume, attachments), AT)), step);
 }
 
 fn context() -> Published {
@@ -156,7 +159,7 @@ fn driver_without_publish_marks_attached_at_once() {
         Capabilities { publish_unpublish_volume: true, ..Capabilities::default() },
     ] {
         let config = AttacherConfig { capabilities, ..config() };
-        let decide = |attachments| summary(&decide(&view(&config, None, attachments), NOW));
+        let decide = |attachments| summary(&decide(&view(&config, None, attachments), AT));
         let attached = || attachment("a", "n1", json!({"status.attached": true}));
         assert_eq!(decide(vec![attached(), attachment("b", "n1", json!({}))]), "attached b");
         let deleting = json!({"metadata.deletionTimestamp": DELETED, "metadata.finalizers": ["theirs"]});
@@ -193,7 +196,7 @@ fn attach_adds_finalizers_then_publishes() {
 #[test]
 fn attach_patches_name_finalizer_and_publish_context() {
     let config = config();
-    let decide = |volume, inputs| decide(&view(&config, volume, vec![inputs]), NOW);
+    let decide = |volume, inputs| decide(&view(&config, volume, vec![inputs]), AT);
     let AttachStep::AddVolumeFinalizer { patch: Patch::Json(patch), .. } =
         decide(volume(json!({"metadata.finalizers": ["x"]})), attachment("a", "n1", json!({})))
     else {
@@ -352,7 +355,7 @@ fn failure_delays_only_its_own_attachment() {
             AttachOperation::Detach => json!({"metadata.deletionTimestamp": DELETED}),
         };
         with(prepared(name, node, fields), |state| {
-            state.failure = Some(failure(operation, Time(NOW.0 - ago * 1000), pause));
+            state.failure = Some(failure(operation, Monotonic(AT.0 - ago * 1000), pause));
         })
     };
     let attach = |ago, pause| failed("a", "n1", AttachOperation::Attach, ago, pause);
@@ -423,13 +426,13 @@ fn errors_are_reported_once_per_minute_or_change() {
             AttachOperation::Detach => json!({"status": status, "metadata.deletionTimestamp": DELETED}),
         };
         let inputs = with(prepared("a", "n1", fields), |state| {
-            state.failure = Some(Failure { reported, ..failure(operation, NOW, 9) });
+            state.failure = Some(Failure { reported, ..failure(operation, AT, 9) });
         });
         expect(volume(json!({})), vec![inputs], step);
     }
     // A failed attach is irrelevant once the attachment is being deleted.
     let deleting = with(prepared("a", "n1", json!({"metadata.deletionTimestamp": DELETED})), |state| {
-        state.failure = Some(Failure { reported: false, ..failure(AttachOperation::Attach, NOW, 9) });
+        state.failure = Some(Failure { reported: false, ..failure(AttachOperation::Attach, AT, 9) });
     });
     expect(volume(json!({})), vec![deleting], "unpublish a h id-n1 s");
 }
@@ -454,13 +457,13 @@ fn forced_call_ignores_status_and_backoff() {
     expect(volume(json!({})), vec![without_finalizer()], "done");
     // No backoff delays it.
     let failed = with(prepared("a", "n1", json!({})), |state| {
-        state.failure = Some(failure(AttachOperation::Attach, NOW, 30));
+        state.failure = Some(failure(AttachOperation::Attach, AT, 30));
     });
     expect(volume(json!({})), vec![failed.clone()], "wait 30");
     expect(volume(json!({})), vec![forced(failed, "7")], "publish a h id-n1 s");
     // A forced attach that failed is reported, and not repeated.
     let reported = with(attached(), |state| {
-        state.failure = Some(Failure { reported: false, ..failure(AttachOperation::Attach, NOW, 30) });
+        state.failure = Some(Failure { reported: false, ..failure(AttachOperation::Attach, AT, 30) });
     });
     expect(volume(json!({})), vec![reported.clone()], "report a");
     let reported = with(reported, |state| state.failure.as_mut().unwrap().reported = true);
@@ -476,7 +479,7 @@ fn volume_finalizer_is_removed_after_server_confirms_no_references() {
     let decide = |change: &dyn Fn(&mut VolumeView<'_>)| {
         let mut view = view(&config, deleting(), vec![]);
         change(&mut view);
-        summary(&decide(&view, NOW))
+        summary(&decide(&view, AT))
     };
     assert_eq!(decide(&|_| {}), "check references vu");
     assert_eq!(decide(&|view| view.unreferenced = Some("vu".into())), "release volume");
@@ -520,7 +523,7 @@ fn in_tree_volume_is_attached_and_detached_with_translated_source() {
     let config = AttacherConfig { driver: EBS.into(), ..config() };
     let step = |source, fields| {
         let prepared = prepared("a", "n1", fields);
-        decide(&view(&config, in_tree(source), vec![prepared]), NOW)
+        decide(&view(&config, in_tree(source), vec![prepared]), AT)
     };
     let source = || json!({"volumeID": "aws://us-east-1a/vol-1", "fsType": "xfs", "partition": 2});
     let AttachStep::Publish { request, .. } = step(source(), json!({})) else { panic!("not published") };

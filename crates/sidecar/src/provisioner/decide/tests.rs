@@ -14,13 +14,13 @@ use crate::provisioner::intent::IntentTopology;
 use crate::provisioner::reclaim::IdleReason;
 use crate::provisioner::source::SourceProblem;
 use crate::provisioner::testing::{
-    DRIVER, GI, NOW, Scene, VOLUME, claim, class, created, intent, nodes, volume, with,
+    AT, DRIVER, GI, NOW, Scene, VOLUME, claim, class, created, intent, nodes, volume, with,
 };
 use crate::provisioner::view::{Exhausted, Transition};
 
 impl Scene {
     fn step(&self) -> ProvisionStep {
-        decide(&self.view(), NOW)
+        decide(&self.view(), AT)
     }
 
     fn claimed(patch: Value) -> Self {
@@ -191,7 +191,7 @@ fn clone_source_is_protected_before_intent() {
         step => panic!("{step:?}"),
     };
     assert!(matches!(&source, Source::Volume { handle, .. } if handle == "h0"), "{source:?}");
-    scene.state.apply(Transition::SourceProtected, NOW);
+    scene.state.apply(Transition::SourceProtected, AT.monotonic);
     assert_eq!(scene.written().request.source, Some(ContentSource::Volume("h0".into())));
 
     let mut unsupported = clone_scene();
@@ -212,12 +212,12 @@ fn snapshot_source_is_fetched_then_protected() {
     let mut scene = Scene::claimed(json!({"spec": {"dataSource": source}}));
     scene.config.capabilities.create_delete_snapshot = true;
     assert_eq!(scene.step(), ProvisionStep::FetchSources);
-    scene.state.apply(Transition::Fetched(Arc::default()), NOW);
+    scene.state.apply(Transition::Fetched(Arc::default()), AT.monotonic);
     let name = "s".into();
     let missing =
         SourceError::SourceProblem { kind: "VolumeSnapshot", name, problem: SourceProblem::Missing };
     assert_eq!(scene.refusal(), Refusal::Source(missing));
-    scene.state.apply(Transition::AttemptEnded, NOW);
+    scene.state.apply(Transition::AttemptEnded, AT.monotonic);
     assert_eq!(scene.step(), ProvisionStep::FetchSources, "fetched again at the next attempt");
 
     let snapshot: VolumeSnapshot = serde_json::from_value(json!({
@@ -232,11 +232,11 @@ fn snapshot_source_is_fetched_then_protected() {
     }))
     .unwrap();
     let fetched = Fetched { snapshot: Some(snapshot), content: Some(content), ..Fetched::default() };
-    scene.state.apply(Transition::Fetched(Arc::new(fetched)), NOW);
+    scene.state.apply(Transition::Fetched(Arc::new(fetched)), AT.monotonic);
     assert!(
         matches!(scene.step(), ProvisionStep::ProtectSource(Source::Snapshot { handle, .. }) if handle == "sh")
     );
-    scene.state.apply(Transition::SourceProtected, NOW);
+    scene.state.apply(Transition::SourceProtected, AT.monotonic);
     assert_eq!(scene.written().request.source, Some(ContentSource::Snapshot("sh".into())));
 }
 
@@ -250,7 +250,9 @@ fn volume_attributes_class_is_fetched_and_checked() {
     let scene = |attributes, modify_volume| {
         let mut scene = Scene::claimed(json!({"spec": {"volumeAttributesClassName": "gold"}}));
         scene.config.capabilities.modify_volume = modify_volume;
-        scene.state.apply(Transition::Fetched(Arc::new(Fetched { attributes, ..Fetched::default() })), NOW);
+        scene
+            .state
+            .apply(Transition::Fetched(Arc::new(Fetched { attributes, ..Fetched::default() })), AT.monotonic);
         scene
     };
     let unseen = Scene::claimed(json!({"spec": {"volumeAttributesClassName": "gold"}}));

@@ -15,7 +15,7 @@ use super::super::decide::{ProvisionStep, decide};
 use super::super::intent::Intent;
 use super::super::reclaim::ReclaimStep;
 use super::super::view::{
-    CreatedVolume, FixedNodes, ProvisionState, ProvisionView, ProvisionerConfig, Transition, claimant,
+    CreatedVolume, FixedNodes, Now, ProvisionState, ProvisionView, ProvisionerConfig, Transition, claimant,
 };
 use super::api::{Api, DRIVER};
 use super::backend::{Backend, CallOutcome};
@@ -165,7 +165,7 @@ impl Process {
             attached: &attached,
             siblings: &siblings,
         };
-        (decide(&view, now), pv.cloned())
+        (decide(&view, Now { wall: now, monotonic: Monotonic(now.0) }), pv.cloned())
     }
 
     /// Starts a step for a volume, unless one is in progress.
@@ -326,7 +326,7 @@ impl Process {
     }
 
     fn apply(&mut self, volume: &str, transitions: Transition) {
-        self.states.entry(volume.to_owned()).or_default().apply(transitions, Time(0));
+        self.states.entry(volume.to_owned()).or_default().apply(transitions, Monotonic(self.now.0));
     }
 
     /// Whether the driver said that it created the volume: it only has to be saved or deleted.

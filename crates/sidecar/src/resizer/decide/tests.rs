@@ -2,14 +2,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tonic::Code;
-use wharf_model::VolumeAttributesClass;
+use wharf_model::{Time, VolumeAttributesClass};
 
 use super::*;
 use crate::resizer::state::{ExpansionState, Failure, ModificationState};
 use crate::resizer::view::{Classes, ResizerCapabilities};
 
-const NOW: Time = Time(100_000);
-const LATER: Time = Time(200_000);
+const NOW: Monotonic = Monotonic(100_000);
+const LATER: Monotonic = Monotonic(200_000);
 const BOTH: ResizerCapabilities = ResizerCapabilities { expand: Some(ExpandOn::Controller), modify: true };
 
 /// A claim that has 5Gi.
@@ -102,12 +102,12 @@ fn failed(
     failure: Failure,
 ) -> Option<FailedCall<ExpandRequest>> {
     let request = ExpandRequest { requested: size(request), size: size(requested), pod_use };
-    Some(FailedCall { request, failure, failures: 1, at: Time(0), retry_at: LATER, reported: false })
+    Some(FailedCall { request, failure, failures: 1, retry_at: LATER, reported: false })
 }
 
 fn refused(requested: &str, target: &str, failure: Failure) -> Option<FailedCall<ModifyRequest>> {
     let request = ModifyRequest { requested: Some(requested.to_owned()), target: target.to_owned() };
-    Some(FailedCall { request, failure, failures: 1, at: Time(0), retry_at: LATER, reported: false })
+    Some(FailedCall { request, failure, failures: 1, retry_at: LATER, reported: false })
 }
 
 fn waiting(expansion: WaitReason, modification: WaitReason) -> ResizeStep {
@@ -395,7 +395,7 @@ fn expansion_goes_first_and_neither_blocks_the_other() {
     );
 
     // Both back off: until the earlier time.
-    let sooner = Time(150_000);
+    let sooner = Monotonic(150_000);
     let mut failed = refused("gold", "gold", failure(ErrorClass::StillRunning, Code::Aborted));
     failed.as_mut().unwrap().retry_at = sooner;
     let both =
@@ -552,7 +552,7 @@ fn missing_class_is_reported_once() {
 fn wait_reasons_are_readable() {
     let until = NOW.plus(Duration::from_secs(1));
     for (reason, text) in [
-        (WaitReason::Backoff(until), "retrying at 1970-01-01T00:01:41Z"),
+        (WaitReason::Backoff(until), "the last attempt failed; it is retried after the backoff"),
         (WaitReason::ClassMissing("gold".into()), "VolumeAttributesClass \"gold\" does not exist"),
         (LARGE_ENOUGH, "LargeEnough"),
     ] {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tonic::Code;
 use wharf_cluster::Backoff;
-use wharf_model::SecretRef;
 use wharf_model::names::VolumeNaming;
 use wharf_model::snapshot::names;
+use wharf_model::{SecretRef, Time};
 
 use super::*;
 use crate::driver::Capabilities;
@@ -16,7 +16,9 @@ use crate::snapshotter::patches::{Member, SnapshotInfo};
 use crate::snapshotter::state::{ContentState, FailedAttempt};
 use crate::snapshotter::view::Rules;
 
-const NOW: Time = Time(10_000_000);
+/// The wall clock has nothing to do with the monotonic clock.
+const TIME: Time = Time(10_000_000);
+const NOW: Monotonic = Monotonic(5_000_000);
 const GOING: &str = "2026-01-01T00:00:00Z";
 
 fn rules() -> Rules {
@@ -114,14 +116,14 @@ fn in_class(object: &Object, state: &ContentState, rules: &Rules, class: Class<'
     decide(&View { rules, object, class, ownership: Ownership::Ours, state, confirmed: true }, NOW)
 }
 
-fn state_with_info(info: SnapshotInfo, at: Time) -> ContentState {
+fn state_with_info(info: SnapshotInfo, at: Monotonic) -> ContentState {
     let mut state = ContentState::default();
     state.record_info(info, at);
     state
 }
 
 /// The state after a failed call under a mark that we set ourselves.
-fn failed(action: Action, code: Code, at: Time) -> ContentState {
+fn failed(action: Action, code: Code, at: Monotonic) -> ContentState {
     let mut state = ContentState { exclusive: true, ..ContentState::default() };
     let failed = FailedAttempt {
         action,
@@ -132,7 +134,7 @@ fn failed(action: Action, code: Code, at: Time) -> ContentState {
         unwanted_at: None,
         api_failed: false,
     };
-    state.record_failure(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, at);
+    state.record_failure(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, TIME, at);
     state
 }
 
@@ -270,7 +272,7 @@ fn snapshot_of_held_content_is_polled_without_reading_content() {
 /// If the driver never says what an earlier call created, the deletion goes on after what may exist was recorded.
 #[test]
 fn deletion_ends_although_driver_never_answers_conclusively() {
-    let minute = |minute: i64| wharf_model::Monotonic(minute * 60_000);
+    let minute = |minute: i64| Monotonic(minute * 60_000);
     let deleting = json!({"metadata": {"deletionTimestamp": GOING}});
     let being_deleted = both(annotated(names::BEING_DELETED), deleting);
     let marked = content(both(being_deleted.clone(), annotated(names::BEING_CREATED)));
@@ -287,7 +289,7 @@ fn deletion_ends_although_driver_never_answers_conclusively() {
                 unwanted_at: deleted.then(|| minute(at)),
                 api_failed: false,
             };
-            state.record_failure(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, NOW);
+            state.record_failure(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, TIME, NOW);
         }
         state
     };
@@ -328,12 +330,12 @@ fn failure_of_api_server_leaves_bound_of_deletion_as_it_is() {
         code,
         retry_soon: api_failed,
         called_at_version: None,
-        unwanted_at: Some(wharf_model::Monotonic(minute * 60_000)),
+        unwanted_at: Some(Monotonic(minute * 60_000)),
         api_failed,
     };
     let mut state = ContentState::default();
     let mut record = |attempt| {
-        state.record_failure(attempt, Backoff { jitter: || 0.0, ..Backoff::default() }, NOW);
+        state.record_failure(attempt, Backoff { jitter: || 0.0, ..Backoff::default() }, TIME, NOW);
         (state.doubt, state.unknown)
     };
     (0..100).for_each(|minute| assert_eq!(record(failed(None, true, minute)), (None, false)));
@@ -372,8 +374,8 @@ fn unready_snapshot_is_polled_with_its_own_interval() {
     let mut pauses = Vec::new();
     // At these times, the first poll was so many seconds ago.
     for age in [0, 1, 8, 60, 600, 3600] {
-        state.record_info(info.clone(), Time(NOW.0 - 3_600_000 + age * 1000));
-        let at = Time(NOW.0 - 3_600_000 + age * 1000);
+        state.record_info(info.clone(), Monotonic(NOW.0 - 3_600_000 + age * 1000));
+        let at = Monotonic(NOW.0 - 3_600_000 + age * 1000);
         let polls = state.polls.unwrap();
         pauses.push(polls.remaining(Duration::from_secs(300), at).unwrap().as_secs());
     }
@@ -488,7 +490,7 @@ fn mark_is_removed_only_after_final_error() {
             unwanted_at: None,
             api_failed: false,
         };
-        found.record_failure(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, NOW);
+        found.record_failure(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, TIME, NOW);
         assert_eq!(step_name(&next(&marked, &found)), expected, "{code:?}");
     }
     for (action, reason, message) in [

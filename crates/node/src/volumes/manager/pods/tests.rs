@@ -64,3 +64,15 @@ fn found_volume_gets_its_name_from_the_first_pod() {
     assert!(add(&mut world, "u1", &pod.spec.volumes[0], "uvn", known, desired));
     assert_eq!(world.volumes["uvn"].spec, "pv1");
 }
+
+/// A detach may be among changes that were dropped: then the publish context is that of an earlier attachment.
+#[test]
+fn resync_reads_attachments_again() {
+    let pod = pod(json!([{"name": "a", "persistentVolumeClaim": {"claimName": "data"}}]));
+    let (known, _) = resolved(&pod, &pod.spec.volumes[0]);
+    let mut world = world(&pod, false);
+    world.volumes.insert("uvn".into(), Volume { context: Some(Default::default()), ..known });
+    let subjects = super::super::subjects_to_resync(&mut world);
+    assert_eq!(subjects, [Subject::Pod("u1".into()), Subject::Volume("uvn".into())]);
+    assert_eq!(world.volumes["uvn"].context, None);
+}

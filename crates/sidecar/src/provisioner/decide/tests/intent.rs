@@ -75,12 +75,12 @@ fn uncertain_call_without_claim_ends_as_suspect() {
     let minute = |minute: i64| Monotonic(minute * 60_000);
     let after = |class, minutes: i64, wanted: bool| {
         let mut state = ProvisionState::default();
-        state.apply(Transition::IntentWritten, NOW);
-        state.apply(Transition::CreateSent, NOW);
-        state.apply(failed(ErrorClass::StillRunning, true, None), NOW);
+        state.apply(Transition::IntentWritten, AT.monotonic);
+        state.apply(Transition::CreateSent, AT.monotonic);
+        state.apply(failed(ErrorClass::StillRunning, true, None), AT.monotonic);
         for at in 0..=minutes {
             assert_eq!(state.outcome, None, "{class:?} {at}");
-            state.apply(failed(class, true, (!wanted).then(|| minute(at))), NOW);
+            state.apply(failed(class, true, (!wanted).then(|| minute(at))), AT.monotonic);
         }
         state
     };
@@ -104,12 +104,12 @@ fn uncertain_call_without_claim_ends_as_suspect() {
     }
     // A claim that needs the result again is not abandoned.
     let mut again = after(vague, 9, false);
-    again.apply(failed(vague, true, None), NOW);
-    again.apply(failed(vague, true, Some(minute(20))), NOW);
+    again.apply(failed(vague, true, None), AT.monotonic);
+    again.apply(failed(vague, true, Some(minute(20))), AT.monotonic);
     assert_eq!(again.outcome, None);
     // A conclusive answer leaves no suspect.
     let mut settled = after(vague, 5, false);
-    settled.apply(failed(vague, false, Some(minute(6))), NOW);
+    settled.apply(failed(vague, false, Some(minute(6))), AT.monotonic);
     let scene = Scene { claim: None, state: settled, ..Scene::with_outcome(None) };
     assert_eq!(Scene { intent: Some(Arc::new(intent())), ..scene }.step(), dropped(false, false));
     // The same if another PersistentVolume has the name.
@@ -118,7 +118,7 @@ fn uncertain_call_without_claim_ends_as_suspect() {
     assert_eq!(Scene { intent: Some(Arc::new(intent())), ..scene }.step(), dropped(false, true));
     // After the suspect was recorded, the claim starts again with what is there now.
     let mut state = after(vague, 10, false);
-    state.apply(Transition::IntentDropped, NOW);
+    state.apply(Transition::IntentDropped, AT.monotonic);
     assert_eq!(state, ProvisionState::default());
 }
 
@@ -137,8 +137,8 @@ fn exhausted_after_uncertain_call_leaves_suspect() {
 fn create_error_class_determines_state() {
     let after = |class, exhausted: bool| {
         let mut state = ProvisionState::default();
-        state.apply(Transition::IntentWritten, NOW);
-        state.apply(Transition::CreateSent, NOW);
+        state.apply(Transition::IntentWritten, AT.monotonic);
+        state.apply(Transition::CreateSent, AT.monotonic);
         state.apply(
             Transition::CreateFailed {
                 class,
@@ -147,11 +147,11 @@ fn create_error_class_determines_state() {
                 class_uid: "class-1".into(),
                 unwanted_at: None,
             },
-            NOW,
+            AT.monotonic,
         );
         state
     };
-    let infeasible = CreateOutcome::Infeasible { class_uid: "class-1".into(), since: NOW };
+    let infeasible = CreateOutcome::Infeasible { class_uid: "class-1".into(), since: AT.monotonic };
     for (class, exhausted, outcome) in [
         (ErrorClass::StillRunning, false, None),
         (ErrorClass::Final, false, Some(CreateOutcome::Refused)),
@@ -167,7 +167,7 @@ fn create_error_class_determines_state() {
     // The intent is from an earlier process, which may have created the volume.
     for (inconclusive, outcome) in [(true, None), (false, Some(CreateOutcome::Refused))] {
         let mut found = ProvisionState::default();
-        found.apply(failed(ErrorClass::Final, inconclusive, None), NOW);
+        found.apply(failed(ErrorClass::Final, inconclusive, None), AT.monotonic);
         assert_eq!(found, ProvisionState { outcome, ..ProvisionState::default() }, "{inconclusive}");
     }
 }
@@ -185,7 +185,7 @@ fn exhausted_is_final_after_repeated_responses() {
     };
     let after = |reports: &[i64], can_move| {
         let mut found = ProvisionState::default();
-        reports.iter().for_each(|&seconds| found.apply(report(seconds, can_move), NOW));
+        reports.iter().for_each(|&seconds| found.apply(report(seconds, can_move), AT.monotonic));
         found
     };
     for (reports, can_move, over) in [
@@ -202,12 +202,12 @@ fn exhausted_is_final_after_repeated_responses() {
         assert_eq!(after(reports, can_move).outcome, outcome, "{reports:?} {can_move}");
     }
     let mut found = after(&[0, 1, 3, 7, 15], true);
-    found.apply(failed(ErrorClass::StillRunning, true, None), NOW);
+    found.apply(failed(ErrorClass::StillRunning, true, None), AT.monotonic);
     for seconds in [31, 32, 33, 34, 60] {
-        found.apply(report(seconds, true), NOW);
+        found.apply(report(seconds, true), AT.monotonic);
         assert_eq!(found.outcome, None, "{seconds} s after another error");
     }
-    found.apply(report(61, true), NOW);
+    found.apply(report(61, true), AT.monotonic);
     assert_eq!(found.outcome, Some(CreateOutcome::Exhausted));
 }
 
@@ -216,7 +216,7 @@ fn exhausted_is_final_after_repeated_responses() {
 #[test]
 fn final_outcome_drops_intent() {
     let give_up = |retry| dropped(retry, false);
-    let infeasible = || CreateOutcome::Infeasible { class_uid: "class-1".into(), since: NOW };
+    let infeasible = || CreateOutcome::Infeasible { class_uid: "class-1".into(), since: AT.monotonic };
     let on_a = || Some(claim(on_node("node-a")));
     for (outcome, claimed, topology, retry) in [
         (CreateOutcome::Refused, Some(claim(json!({}))), false, true),
@@ -240,7 +240,7 @@ fn final_outcome_drops_intent() {
 #[test]
 fn exhausted_selected_node_is_unselected() {
     let mut state = ProvisionState { outcome: Some(CreateOutcome::Exhausted), ..ProvisionState::default() };
-    state.apply(Transition::IntentDropped, NOW);
+    state.apply(Transition::IntentDropped, AT.monotonic);
     let scene = |patch| Scene { claim: Some(claim(patch)), state: state.clone(), ..Scene::default() };
     let zones = [("node-a", "a")];
     let rescheduled = scene(on_node("node-a")).with_nodes(&zones);
@@ -248,7 +248,7 @@ fn exhausted_selected_node_is_unselected() {
     // Without a selected node or topology there is no alternative: retry.
     assert_eq!(scene(json!({})).with_nodes(&zones).written().claim.uid, "u1");
     assert_eq!(scene(on_node("node-a")).written().claim.uid, "u1");
-    state.apply(Transition::NodeUnselected, NOW);
+    state.apply(Transition::NodeUnselected, AT.monotonic);
     assert_eq!(state, ProvisionState::default());
 }
 
@@ -258,14 +258,14 @@ fn exhausted_selected_node_is_unselected() {
 fn infeasible_request_waits_for_retry_max_or_other_class() {
     let max = Duration::from_secs(300);
     let mut state = ProvisionState::default();
-    state.apply(failed(ErrorClass::Infeasible, false, None), NOW);
-    state.apply(Transition::IntentDropped, NOW);
+    state.apply(failed(ErrorClass::Infeasible, false, None), AT.monotonic);
+    state.apply(Transition::IntentDropped, AT.monotonic);
     let scene = Scene { state, ..Scene::default() };
-    let at = |now| decide(&scene.view(), now);
+    let at = |after| decide(&scene.view(), Now { monotonic: AT.monotonic.plus(after), ..AT });
     let wait = |pause| ProvisionStep::Wait { reason: Reason::Infeasible, pause, competing: false };
-    assert_eq!(at(NOW), wait(max));
-    assert_eq!(at(NOW.plus(max - Duration::from_secs(1))), wait(Duration::from_secs(1)));
-    assert!(matches!(at(NOW.plus(max)), ProvisionStep::WriteIntent(_)));
+    assert_eq!(at(Duration::ZERO), wait(max));
+    assert_eq!(at(max - Duration::from_secs(1)), wait(Duration::from_secs(1)));
+    assert!(matches!(at(max), ProvisionStep::WriteIntent(_)));
     let other = Scene { class: Some(class(json!({"metadata": {"uid": "class-2"}}))), ..scene };
     assert!(matches!(other.step(), ProvisionStep::WriteIntent(_)));
 }
@@ -301,7 +301,7 @@ fn invalid_or_rejected_volume_is_deleted() {
     let small = CreatedVolume { capacity_bytes: GI - 1, ..created() };
     let scene = Scene::with_outcome(created_outcome(small));
     let mut refused = Scene::with_outcome(created_outcome(created()));
-    refused.state.apply(Transition::SaveRejected("no".into()), NOW);
+    refused.state.apply(Transition::SaveRejected("no".into()), AT.monotonic);
     let problem = InvalidVolume::Rejected("no".into());
     let undone = ProvisionStep::DeleteCreated {
         intent: Arc::new(intent()),
@@ -313,7 +313,7 @@ fn invalid_or_rejected_volume_is_deleted() {
     // The volume is also deleted if the claim is gone.
     refused.claim = None;
     assert_eq!(refused.step(), undone);
-    refused.state.apply(Transition::Created(Arc::new(created())), NOW);
+    refused.state.apply(Transition::Created(Arc::new(created())), AT.monotonic);
     assert!(
         matches!(refused.step(), ProvisionStep::SavePv { .. }),
         "a new response of the driver is tried again"
@@ -459,7 +459,7 @@ fn existing_pv_follows_reclaim_rules() {
     let mut gone = Scene { claim: None, ..scene(released) };
     let delete = ReclaimStep::DeleteVolume { handle: "h1".into(), secret: None };
     assert_eq!(step(&gone), delete);
-    gone.state.apply(Transition::VolumeDeleted { uid: "pv-1".into() }, NOW);
+    gone.state.apply(Transition::VolumeDeleted { uid: "pv-1".into() }, AT.monotonic);
     assert_eq!(step(&gone), ReclaimStep::DeleteObject);
     // A released PersistentVolume of another claim that has the name of this claim's volume is deleted first.
     let others = volume(json!({"spec": {"claimRef": {"uid": "u9"}}, "status": {"phase": "Released"}}));

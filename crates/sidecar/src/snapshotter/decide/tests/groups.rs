@@ -167,7 +167,7 @@ fn node_whose_driver_knows_the_snapshot_owns_unlabelled_content() {
         assert_eq!(list.snapshot_id, "h");
         assert_eq!(step_name(&next(&object, &node, &found)), "claim");
         let asked_at =
-            |ago: i64| ContentState { not_found: Some(Time(NOW.0 - ago)), ..ContentState::default() };
+            |ago: i64| ContentState { not_found: Some(Monotonic(NOW.0 - ago)), ..ContentState::default() };
         assert_eq!(next(&object, &node, &asked_at(10_000)), Step::Wait(Duration::from_secs(50)));
         assert_eq!(step_name(&next(&object, &node, &asked_at(60_000))), "locate");
         let silent = Rules { capabilities: Capabilities::default(), ..node.clone() };
