@@ -104,23 +104,26 @@ impl StepRunner<'_> {
     /// Asks the driver for a snapshot that may be on another node. That it is not found is not a failure.
     async fn locate(&self, request: CallRequest<Call>, pass: &mut ReconcilePass) -> StepOutcome {
         let Snapshotter { context, settings, .. } = self.snapshotter;
-        let answer = match self.secrets(&request, pass).await {
-            Ok(secrets) => {
-                let timeout = settings.worker_options.timeout;
-                let sent = request.call.send(&context.driver, timeout, &secrets.values).await;
-                sent.map(drop).map_err(|error| error.message)
-            }
-            Err(error) => Err(error.to_string()),
-        };
-        match answer {
-            Ok(()) => self.update_state(|state| state.found = true),
+        let secrets = match self.secrets(&request, pass).await {
+            Ok(secrets) => secrets,
             Err(error) => {
-                tracing::debug!(
-                    snapshot_content = self.name(),
-                    error,
-                    "driver of this node does not know snapshot"
-                );
+                tracing::warn!(snapshot_content = self.name(), %error, "failed to read secret for snapshot");
+                return StepOutcome::RETRY;
+            }
+        };
+        let timeout = settings.worker_options.timeout;
+        match request.call.send(&context.driver, timeout, &secrets.values).await {
+            Ok(_) => self.update_state(|state| state.found = true),
+            Err(error) if matches!(error.code, None | Some(Code::NotFound)) => {
                 self.update_state(|state| state.not_found = Some(monotonic()));
+            }
+            Err(error) => {
+                tracing::warn!(
+                    snapshot_content = self.name(),
+                    error = error.message,
+                    "failed to find out whether the driver of this node knows the snapshot"
+                );
+                return StepOutcome::RETRY;
             }
         }
         StepOutcome::Continue

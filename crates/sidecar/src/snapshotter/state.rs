@@ -49,7 +49,7 @@ pub(super) struct ContentState {
     pub(super) failure: Option<Failure>,
     /// With one sidecar per node: the driver of this node knows the snapshot.
     pub(super) found: bool,
-    /// When the driver of this node did not know the snapshot, or gave no answer.
+    /// When the driver of this node did not know the snapshot.
     pub(super) not_found: Option<Monotonic>,
 }
 
