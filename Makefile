@@ -55,7 +55,7 @@ differential: tools ## run upstream's sidecars and ours through the same scenari
 test-all: tools ## run `test`, the cluster tests and all slow tests
 	hack/test.sh cargo sanity clients vm nfs nfs-faults nfs-cluster up kubectl differential three-ways cluster soak dist fuzz
 
-fuzz: ## fuzz every parser of untrusted or persisted input, one minute each; FUZZ_SECONDS changes that
+fuzz: ## fuzz the parsers listed in fuzz/fuzz_targets, one minute each; FUZZ_SECONDS changes that
 	hack/fuzz.sh
 
 mutants: ## run mutation tests on the rules (hours)

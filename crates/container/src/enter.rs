@@ -67,7 +67,7 @@ pub(crate) fn run(directory: &Path) -> io::Result<()> {
         Err(reply) => return send(&mut agent, &reply),
     };
     send(&mut agent, &ExecReply::Started)?;
-    let code = session.attend(&agent)?;
+    let code = session.supervise(&agent)?;
     send(&mut agent, &ExecReply::Exited(code))
 }
 
@@ -198,7 +198,7 @@ fn root_of(container: &ProcessHandle) -> io::Result<OwnedFd> {
 
 impl Session {
     /// Forwards input, output and resizes until the program exits; returns its exit code.
-    fn attend(mut self, agent: &UnixStream) -> io::Result<i32> {
+    fn supervise(mut self, agent: &UnixStream) -> io::Result<i32> {
         let mut hung_up = false;
         loop {
             let ready = self.wait(agent, hung_up)?;

@@ -43,7 +43,7 @@ pub(crate) fn run(directory: &Path) -> io::Result<()> {
     };
     // The agent may be gone.
     let _ = report(&Started::Running);
-    let status = program.attend(log)?;
+    let status = program.supervise(log)?;
     let (code, signal) = code_of(status);
     let exit = Exit { code, signal, started: program.started, finished: now(), cause: Cause::Ended };
     record_exit(&record, &exit)
@@ -167,7 +167,7 @@ fn follow_init(
 
 impl Program {
     /// Writes the log until the program has exited.
-    fn attend(&mut self, mut log: LogFile) -> io::Result<std::process::ExitStatus> {
+    fn supervise(&mut self, mut log: LogFile) -> io::Result<std::process::ExitStatus> {
         let mut ended = false;
         while !(ended && self.stdout.pipe.is_none() && self.stderr.pipe.is_none()) {
             let outputs = [self.stdout.pipe.as_ref(), self.stderr.pipe.as_ref()];

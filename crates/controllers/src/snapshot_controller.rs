@@ -32,7 +32,7 @@ use crate::Context;
 use created::CreatedContents;
 use groups::{Groups, RemovedGroups};
 use metrics::{ObjectKind, Operation};
-use wake::{BY_CLAIM, BY_CLASS, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, WorkKey, queue_entry};
+use wake::{BY_CLAIM, BY_CLASS, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, WorkKey, enqueue_request};
 use wharf_cluster::work::{StepLimit, WorkOutcome, WorkerOptions, enqueue_changes, resync, run_workers};
 
 mod act;
@@ -208,17 +208,18 @@ impl SnapshotController {
         let claims = enqueue_changes(self.claims.clone(), self.queue.clone(), |change| {
             let mut requests = wake::on_claim(change);
             let groups: Vec<_> = requests.iter().filter_map(|wish| self.parent_group_of(&wish.key)).collect();
-            requests.extend(groups.into_iter().map(|key| queue_entry(WorkKey::Group(key))));
+            requests.extend(groups.into_iter().map(|key| enqueue_request(WorkKey::Group(key))));
             // For any change: labels are not part of the model, and few groups wait.
             if let Some(groups) = self.groups.as_ref().filter(|_| change.new.is_some()) {
                 requests.extend(
-                    groups.waiting_for_claim(&change.key).map(|key| queue_entry(WorkKey::Group(key))),
+                    groups.waiting_for_claim(&change.key).map(|key| enqueue_request(WorkKey::Group(key))),
                 );
             }
             if wake::became_bound(change) {
                 let waiting = self.snapshots.by_index(BY_CLAIM, &change.key.to_string());
-                requests
-                    .extend(waiting.iter().map(|snapshot| queue_entry(WorkKey::Snapshot(snapshot.key()))));
+                requests.extend(
+                    waiting.iter().map(|snapshot| enqueue_request(WorkKey::Snapshot(snapshot.key()))),
+                );
             }
             requests
         });
@@ -228,7 +229,7 @@ impl SnapshotController {
             if class.is_default() {
                 waiting.extend(self.snapshots.by_index(BY_CLASS, ""));
             }
-            waiting.iter().map(|snapshot| queue_entry(WorkKey::Snapshot(snapshot.key()))).collect()
+            waiting.iter().map(|snapshot| enqueue_request(WorkKey::Snapshot(snapshot.key()))).collect()
         });
         let groups = async {
             match &self.groups {
@@ -346,7 +347,7 @@ async fn wait_until_served<K: Kind>(store: &Store<K>) {
             warned = true;
             tracing::warn!(
                 kind = K::API.plural,
-                "kind is not served or access is denied; run `wharf install crds` and grant list and watch"
+                "waiting for kind: it is not served or access is denied; run `wharf install crds` and grant list and watch"
             );
         }
         sleep(SERVED_POLL_INTERVAL).await;

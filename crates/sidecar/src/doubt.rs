@@ -1,20 +1,19 @@
-//! The bound on repeating a call that may have created something which no object waits for any more.
+//! Limits how often a call with unknown result is repeated after the last object that needs the result is gone.
 //!
-//! CSI can only answer what such a call created by the same call once more: the lists of a driver do not contain the
-//! names of the requests. While an object waits for the result, repeating the call is what the object needs. Once it
-//! does not, the call is repeated until the driver gives a conclusive answer, or until [`Doubt::is_over`]. Then what may
-//! exist is recorded as a [suspect](crate::suspects) and the call is forgotten. The count is in memory: a process that
-//! starts counts from zero.
+//! Only the same call shows what the first one created, because the lists of a driver do not contain the names of the
+//! requests. While an object needs the result, the call is repeated without a limit. Afterwards it is repeated until the
+//! driver gives a conclusive answer, or until [`Doubt::is_over`]; then what may exist is recorded as a
+//! [suspect](crate::suspects), and the call is dropped. The count is in memory: a new process counts from zero.
 
 use std::time::Duration;
 
 use wharf_model::Monotonic;
 
-/// The fewest calls before the driver is asked no more.
+/// The minimum number of calls before the repetition ends.
 pub(crate) const MIN_CALLS: u32 = 5;
-/// How long a driver is asked that answers with errors which say nothing about earlier calls.
+/// How long the call is repeated if the driver answers with errors that do not show the result of earlier calls.
 pub(crate) const ANSWERED_PERIOD: Duration = Duration::from_secs(10 * 60);
-/// How long a driver is asked that does not answer, or answers that the operation is still running.
+/// How long the call is repeated if the driver does not answer, or answers that the operation is still running.
 pub(crate) const RUNNING_PERIOD: Duration = Duration::from_secs(60 * 60);
 
 /// The calls that were made although no object waits for their result, none of them conclusive.

@@ -204,7 +204,7 @@ async fn run_with(
         let listener = listen.address.bind().await?;
         // Port 0 lets the system choose: log the actual port.
         let address = listener.local_addr().map_or_else(|_| listen.address.to_string(), |at| at.to_string());
-        tracing::info!(address, health = listen.health, metrics = listen.metrics, "serving pages");
+        tracing::info!(address, health = listen.health, metrics = listen.metrics, "serving HTTP endpoints");
         let pages = pages.clone();
         let server = serve_pages(listener, move |path| {
             let (pages, listen) = (pages.clone(), listen.clone());

@@ -208,7 +208,7 @@ async fn server_version(cluster: &Cluster) -> String {
         match cluster.server_version().await {
             Ok(version) => return version,
             Err(error @ (ApiError::Forbidden(_) | ApiError::NotServed(_) | ApiError::NotFound(_))) => {
-                tracing::info!(%error, "the API server refuses to tell its version; starting the controllers of a cluster");
+                tracing::info!(%error, "failed to read the API server's version: access is denied or it is not served; starting the default controllers of a cluster");
                 return String::new();
             }
             Err(error) => {

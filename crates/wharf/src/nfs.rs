@@ -24,7 +24,8 @@ A volume is adopted only if its handle and its attributes name the same director
 PersistentVolumes of the cluster, of all drivers: a directory is never deleted if a PersistentVolume uses it, or one above or \
 beneath it, that is not adopted in the same run. Adopt all volumes with one directory at once. Run it where the driver runs, \
 because it mounts the shares:
-  kubectl get pv -o json | kubectl exec -i -n kube-system deploy/csi-nfs-controller -c nfs -- wharf nfs adopt
+  kubectl get pv -o json |
+    kubectl exec -i -n kube-system deploy/csi-nfs-controller -c nfs -- wharf nfs adopt
 
 If the driver runs with --server-agent, use the same flags for agents here: a directory can have the limit of an earlier volume, \
 which only the agent knows, and expansion raises only a limit that is recorded.

@@ -33,7 +33,8 @@ Example:
     --client-ca /etc/wharf/ca.pem --cert /etc/wharf/agent.pem --key /etc/wharf/agent.key
 and for the controller of the NFS driver:
   wharf driver nfs … --server-agent nas.example.com=https://nas.example.com:9820 \\
-    --agent-ca /etc/wharf/ca.pem --agent-cert /etc/wharf/driver.pem --agent-key /etc/wharf/driver.key
+    --agent-ca /etc/wharf/ca.pem --agent-cert /etc/wharf/driver.pem \\
+    --agent-key /etc/wharf/driver.key
 
 Check it from a machine with the driver's certificate:
   curl --cacert ca.pem --cert driver.pem --key driver.key https://nas.example.com:9820/v1/exports";

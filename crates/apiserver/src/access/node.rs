@@ -36,8 +36,8 @@ fn deny(reason: impl Into<String>) -> Result<(), String> {
     Err(reason.into())
 }
 
-fn require_relationship(node: &str, is: bool) -> Result<(), String> {
-    if is { Ok(()) } else { deny(format!("no relationship found between node '{node}' and this object")) }
+fn require_relationship(node: &str, exists: bool) -> Result<(), String> {
+    if exists { Ok(()) } else { deny(format!("no relationship found between node '{node}' and this object")) }
 }
 
 /// Namespaced objects, by name only: a list or watch has to select one name.

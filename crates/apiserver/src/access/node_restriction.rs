@@ -46,8 +46,8 @@ fn target_name<'a>(attrs: &Attributes<'a>, new: &'a Value) -> &'a str {
     if attrs.name.is_empty() { text(new, "/metadata/name") } else { attrs.name }
 }
 
-fn require(holds: bool, reason: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(reason()) }
+fn require(condition: bool, reason: impl FnOnce() -> String) -> Result<(), String> {
+    if condition { Ok(()) } else { Err(reason()) }
 }
 
 fn is_on(pod: &Value, node: &str) -> bool {

@@ -70,15 +70,15 @@ fn parts(old: &[&str], new: &[&str]) -> Vec<Part> {
     if old.len().max(new.len()) >= COMMON_ENDS_ONLY_FROM {
         return common_ends(old, new);
     }
-    let mut at: HashMap<&str, Vec<usize>> = HashMap::new();
+    let mut positions: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, line) in new.iter().enumerate() {
-        at.entry(line).or_default().push(index);
+        positions.entry(line).or_default().push(index);
     }
     if new.len() >= RARE_LINES_ONLY_FROM {
-        at.retain(|_, lines| lines.len() <= new.len() / 100 + 1);
+        positions.retain(|_, lines| lines.len() <= new.len() / 100 + 1);
     }
     let mut runs = Vec::new();
-    find_runs(old, new, &at, 0..old.len(), 0..new.len(), &mut runs);
+    find_runs(old, new, &positions, 0..old.len(), 0..new.len(), &mut runs);
     let mut joined: Vec<Run> = Vec::new();
     for run in runs {
         match joined.last_mut() {
@@ -120,22 +120,22 @@ fn common_ends(old: &[&str], new: &[&str]) -> Vec<Part> {
 fn find_runs(
     old: &[&str],
     new: &[&str],
-    at: &HashMap<&str, Vec<usize>>,
+    positions: &HashMap<&str, Vec<usize>>,
     in_old: Range<usize>,
     in_new: Range<usize>,
     runs: &mut Vec<Run>,
 ) {
-    let run = longest_run(old, new, at, in_old.clone(), in_new.clone());
+    let run = longest_run(old, new, positions, in_old.clone(), in_new.clone());
     if run.lines == 0 {
         return;
     }
     if in_old.start < run.old && in_new.start < run.new {
-        find_runs(old, new, at, in_old.start..run.old, in_new.start..run.new, runs);
+        find_runs(old, new, positions, in_old.start..run.old, in_new.start..run.new, runs);
     }
     runs.push(run);
     let (i, j) = (run.old + run.lines, run.new + run.lines);
     if i < in_old.end && j < in_new.end {
-        find_runs(old, new, at, i..in_old.end, j..in_new.end, runs);
+        find_runs(old, new, positions, i..in_old.end, j..in_new.end, runs);
     }
 }
 
@@ -143,7 +143,7 @@ fn find_runs(
 fn longest_run(
     old: &[&str],
     new: &[&str],
-    at: &HashMap<&str, Vec<usize>>,
+    positions: &HashMap<&str, Vec<usize>>,
     in_old: Range<usize>,
     in_new: Range<usize>,
 ) -> Run {
@@ -152,7 +152,7 @@ fn longest_run(
     let mut ending: HashMap<usize, usize> = HashMap::new();
     for i in in_old.clone() {
         let mut next = HashMap::new();
-        for &j in at.get(old[i]).into_iter().flatten().filter(|j| in_new.contains(j)) {
+        for &j in positions.get(old[i]).into_iter().flatten().filter(|j| in_new.contains(j)) {
             let lines =
                 j.checked_sub(1).and_then(|before| ending.get(&before)).copied().unwrap_or_default() + 1;
             next.insert(j, lines);

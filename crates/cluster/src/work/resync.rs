@@ -30,7 +30,7 @@ pub async fn resync<K: QueueKey>(queue: Queue<K>, interval: Duration, keys: impl
                 tracing::warn!(
                     queue = queue.name(),
                     keys = keys.len(),
-                    "changes arrived faster than they were handled, and some were dropped; reconciling all objects"
+                    "dropped changes that arrived faster than they were handled; reconciling all objects"
                 );
                 keys.iter().for_each(|key| queue.add_for_resync(key));
             }

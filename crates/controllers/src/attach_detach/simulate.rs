@@ -381,7 +381,7 @@ impl Simulation {
     /// Without further faults the run has to reach the expected final state.
     fn converge(mut self) -> Result<(), Violation> {
         self.faults = false;
-        self.world.heal();
+        self.world.make_feasible();
         for round in 0..4_000 {
             self.world.drop_detached_mounts();
             self.world.agent_step(&mut self.random);

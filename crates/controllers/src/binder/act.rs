@@ -155,11 +155,13 @@ impl Binder {
 fn log_step(claim: &Key, step: &Step) {
     match step {
         Step::MarkClaimBound { volume } => tracing::info!(pvc = %claim, pv = volume, "bound claim"),
-        Step::SetClaimPhase { phase, .. } => tracing::info!(pvc = %claim, %phase, "claim has no volume"),
+        Step::SetClaimPhase { phase, .. } => {
+            tracing::info!(pvc = %claim, %phase, "set phase of claim without a volume")
+        }
         Step::SetVolumePhase {
             volume, phase: phase @ (VolumePhase::Released | VolumePhase::Failed), ..
         } => {
-            tracing::info!(pvc = %claim, pv = volume, %phase, "claim of volume was deleted");
+            tracing::info!(pvc = %claim, pv = volume, %phase, "released volume: its claim was deleted");
         }
         Step::Unbind { volume } => {
             tracing::info!(pvc = %claim, pv = volume, "unbound volume: the claim has another volume")

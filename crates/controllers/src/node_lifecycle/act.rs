@@ -24,7 +24,7 @@ impl NodeLifecycle {
             Ok(leases) if leases.undecodable.iter().all(Option::is_some) => leases,
             Ok(_) => {
                 tracing::warn!(
-                    "failed to read node leases: an object has no readable name; no node is lost meanwhile"
+                    "failed to read node leases: an object has no readable name; treating no node as lost until the next read"
                 );
                 return WorkOutcome::RetryAfter(PERIOD);
             }

@@ -11,7 +11,7 @@ use wharf_model::{
 
 use super::metrics::{Metrics, ObjectKind, Operation};
 use super::view::GroupWithContent;
-use super::wake::{self, BY_CLASS, BY_GROUP, BY_HANDLE, BY_NAMESPACE, IS_DEFAULT, WorkKey, queue_entry};
+use super::wake::{self, BY_CLASS, BY_GROUP, BY_HANDLE, BY_NAMESPACE, IS_DEFAULT, WorkKey, enqueue_request};
 use wharf_cluster::work::enqueue_changes;
 
 mod act;
@@ -114,7 +114,9 @@ impl Groups {
             if let Some(handle) = wake::new_handle(change) {
                 let members = members.by_index(BY_HANDLE, &handle);
                 requests.extend(
-                    members.iter().map(|member| queue_entry(WorkKey::Snapshot(wake::snapshot_key(member)))),
+                    members
+                        .iter()
+                        .map(|member| enqueue_request(WorkKey::Snapshot(wake::snapshot_key(member)))),
                 );
             }
             requests
@@ -125,7 +127,7 @@ impl Groups {
             if class.is_default() {
                 waiting.extend(self.groups.by_index(BY_CLASS, ""));
             }
-            waiting.iter().map(|group| queue_entry(WorkKey::Group(group.key()))).collect()
+            waiting.iter().map(|group| enqueue_request(WorkKey::Group(group.key()))).collect()
         });
         tokio::join!(groups, contents, classes);
     }

@@ -37,7 +37,7 @@ pub(crate) enum WorkKey {
     GroupContent(Key),
 }
 
-pub(crate) fn queue_entry(key: WorkKey) -> EnqueueRequest<WorkKey> {
+pub(crate) fn enqueue_request(key: WorkKey) -> EnqueueRequest<WorkKey> {
     let priority = match key {
         WorkKey::Snapshot(_) | WorkKey::Group(_) => Priority::Normal,
         // A snapshotter waits for it.
@@ -82,7 +82,7 @@ pub(crate) fn member_group_handle_index(member: &VolumeSnapshotContent) -> Vec<S
     handle.into_iter().collect()
 }
 
-/// The handle that a group's content just got: pre-provisioned members wait for the group's name.
+/// The group handle that this change sets on a content. Pre-provisioned members with this handle wait for it.
 pub(crate) fn new_handle(change: &Change<VolumeGroupSnapshotContent>) -> Option<String> {
     let handle = |content: &Option<Arc<VolumeGroupSnapshotContent>>| {
         content.as_deref().map(group_handle_index).and_then(|handles| handles.into_iter().next())
@@ -118,13 +118,13 @@ pub(crate) fn on_snapshot(change: &Change<VolumeSnapshot>) -> Vec<EnqueueRequest
     {
         return requests;
     }
-    requests.push(queue_entry(WorkKey::Snapshot(key.clone())));
+    requests.push(enqueue_request(WorkKey::Snapshot(key.clone())));
     let needs = |snapshot: &Option<Arc<VolumeSnapshot>>| {
         snapshot.as_ref().filter(|snapshot| !snapshot.is_ready()).and_then(|snapshot| source_claim(snapshot))
     };
     let (before, now) = (needs(old), needs(new));
     if before != now {
-        requests.extend(before.map(|claim| queue_entry(WorkKey::Claim(claim))));
+        requests.extend(before.map(|claim| enqueue_request(WorkKey::Claim(claim))));
     }
     requests
 }
@@ -138,14 +138,14 @@ pub(crate) fn on_content(change: &Change<VolumeSnapshotContent>) -> Vec<EnqueueR
     };
     let mut requests = Vec::new();
     if new.is_some() {
-        requests.push(queue_entry(WorkKey::Content(key.clone())));
+        requests.push(enqueue_request(WorkKey::Content(key.clone())));
     }
     if old.as_deref().map(changed) != new.as_deref().map(changed) {
         // Also the snapshot that it referenced before.
         let mut snapshots: Vec<Key> =
             [old, new].into_iter().flatten().map(|content| snapshot_key(content)).collect();
         snapshots.dedup();
-        requests.extend(snapshots.into_iter().map(|key| queue_entry(WorkKey::Snapshot(key))));
+        requests.extend(snapshots.into_iter().map(|key| enqueue_request(WorkKey::Snapshot(key))));
     }
     requests
 }
@@ -162,13 +162,16 @@ pub(crate) fn on_claim(change: &Change<PersistentVolumeClaim>) -> Vec<EnqueueReq
     let protected =
         |claim: &Arc<PersistentVolumeClaim>| claim.metadata.has_finalizer(names::CLAIM_PROTECTION);
     if new.as_ref().is_some_and(protected) {
-        requests.push(queue_entry(WorkKey::Claim(key.clone())));
+        requests.push(enqueue_request(WorkKey::Claim(key.clone())));
     }
     let now = new.as_deref().map(PersistentVolumeClaim::restore_sources).unwrap_or_default();
     let before = old.as_deref().map(PersistentVolumeClaim::restore_sources).unwrap_or_default();
     // A claim that no longer waits for its volume no longer blocks the deletion of a snapshot.
     requests.extend(
-        before.into_iter().filter(|key| !now.contains(key)).map(|key| queue_entry(WorkKey::Snapshot(key))),
+        before
+            .into_iter()
+            .filter(|key| !now.contains(key))
+            .map(|key| enqueue_request(WorkKey::Snapshot(key))),
     );
     requests
 }
@@ -203,7 +206,7 @@ pub(crate) fn on_group(change: &Change<VolumeGroupSnapshot>) -> Vec<EnqueueReque
         {
             Vec::new()
         }
-        _ => vec![queue_entry(WorkKey::Group(key.clone()))],
+        _ => vec![enqueue_request(WorkKey::Group(key.clone()))],
     }
 }
 
@@ -219,7 +222,7 @@ pub(crate) fn on_group_members(
         (None, Some(_)) => false,
     };
     let affected = members.iter().filter(|member| is_deleted || member.owning_group().is_none());
-    affected.map(|member| queue_entry(WorkKey::Snapshot(member.key()))).collect()
+    affected.map(|member| enqueue_request(WorkKey::Snapshot(member.key()))).collect()
 }
 
 /// What a change of a group's content enqueues.
@@ -231,13 +234,13 @@ pub(crate) fn on_group_content(change: &Change<VolumeGroupSnapshotContent>) -> V
     };
     let mut requests = Vec::new();
     if new.is_some() {
-        requests.push(queue_entry(WorkKey::GroupContent(key.clone())));
+        requests.push(enqueue_request(WorkKey::GroupContent(key.clone())));
     }
     if old.as_deref().map(changed) != new.as_deref().map(changed) {
         let content = new.as_ref().or(old.as_ref());
         let reference = content.map(|content| &content.spec.volume_group_snapshot_ref);
         let group = reference.map(|group| Key::namespaced(&*group.namespace, &*group.name));
-        requests.extend(group.map(|key| queue_entry(WorkKey::Group(key))));
+        requests.extend(group.map(|key| enqueue_request(WorkKey::Group(key))));
     }
     requests
 }

@@ -176,7 +176,7 @@ fn fit_image(
     }
     tracing::warn!(
         image = %image.display().display(), missing, free = host.available_bytes,
-        "the disk has no space for all blocks of the pool's image: volumes may get I/O errors when it is full"
+        "failed to allocate all blocks of the pool's image: the disk has too little space; volumes may get I/O errors when it is full"
     );
     Ok(())
 }
@@ -185,7 +185,7 @@ fn fit_image(
 fn allocate(kernel: &dyn Kernel, image: &PathBeneath<'_>, size: u64) -> wharf_linux::Result<()> {
     match kernel.allocate(image, size) {
         Err(error) if error.errno().is_some_and(is_unsupported) => {
-            tracing::warn!(%error, "the pool's image is sparse: its file system cannot reserve blocks");
+            tracing::warn!(%error, "failed to allocate the blocks of the pool's image: the file system cannot reserve blocks; the image stays sparse");
             Ok(())
         }
         result => result,

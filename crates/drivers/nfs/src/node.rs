@@ -5,7 +5,7 @@
 //! with deadlines. Start at [`NodeMounts`].
 
 mod health;
-mod ladder;
+mod unmount_sequence;
 mod unpublish;
 mod usage;
 mod wanted;

@@ -46,7 +46,7 @@ fn only_the_full_view_has_the_rest() {
     assert!(slim.metadata.owner_references.is_empty());
 }
 
-/// sidecars.md 3, item 2: pods without claims cost nothing.
+/// Pods without claims cost nothing.
 #[test]
 fn slim_view_of_a_pod_without_claims_is_not_cached() {
     let idle = || serde_json::json!({"metadata": {"name": "idle"}});

@@ -62,10 +62,10 @@ fn stateful_set_is_spread_over_topologies() {
     let first = |claim: &str| {
         let requirement = requirement(&inputs_for(claim), || Ok(all.clone())).unwrap().unwrap();
         assert_eq!(requirement.requisite, all);
-        let start = all.iter().position(|place| *place == requirement.preferred[0]).unwrap();
-        let mut turned = all.clone();
-        turned.rotate_left(start);
-        assert_eq!(requirement.preferred, turned, "rotated, not shuffled");
+        let start = all.iter().position(|segments| *segments == requirement.preferred[0]).unwrap();
+        let mut rotated = all.clone();
+        rotated.rotate_left(start);
+        assert_eq!(requirement.preferred, rotated, "rotated, not shuffled");
         start
     };
     let start = first("data-web-0");
@@ -105,8 +105,8 @@ fn requisite_depends_on_class_and_flags() {
     let terms = allowed(json!([{"matchLabelExpressions": [{"key": "zone", "values": ["b", "a", "b"]}]}]));
     let (a, c) = (zone("a"), zone("c"));
     let selected = |place| Some(SelectedNode { node: "node", segments: place });
-    let requisite = |ask: &RequirementInputs<'_>, all: fn() -> _| {
-        requirement(ask, all).map(|found| found.map(|found| found.requisite))
+    let requisite = |inputs: &RequirementInputs<'_>, all: fn() -> _| {
+        requirement(inputs, all).map(|found| found.map(|found| found.requisite))
     };
     let all = || Ok(zones(&["c", "a", "b", "a"]));
     let cluster = Some(zones(&["a", "b", "c"]));
@@ -146,18 +146,18 @@ fn requisite_depends_on_class_and_flags() {
     );
 
     // Strict.
-    let strictly = RequirementInputs { strict: true, ..on_a };
-    assert_eq!(requisite(&strictly, not_needed), Ok(Some(zones(&["a"]))));
+    let strict_on_a = RequirementInputs { strict: true, ..on_a };
+    assert_eq!(requisite(&strict_on_a, not_needed), Ok(Some(zones(&["a"]))));
     assert_eq!(
-        requisite(&RequirementInputs { allowed: &terms, ..strictly }, not_needed),
+        requisite(&RequirementInputs { allowed: &terms, ..strict_on_a }, not_needed),
         Ok(Some(zones(&["a"])))
     );
-    let outside = RequirementInputs { allowed: &terms, selected: selected(&c), ..strictly };
+    let outside = RequirementInputs { allowed: &terms, selected: selected(&c), ..strict_on_a };
     let error = TopologyError::NotAllowed { node: "node".into(), segments: c.clone() };
     assert_eq!(requisite(&outside, not_needed), Err(error));
-    let nowhere = RequirementInputs { allowed: &empty, ..strictly };
+    let none_allowed = RequirementInputs { allowed: &empty, ..strict_on_a };
     let error = TopologyError::NotAllowed { node: "node".into(), segments: a.clone() };
-    assert_eq!(requisite(&nowhere, not_needed), Err(error));
+    assert_eq!(requisite(&none_allowed, not_needed), Err(error));
 }
 
 /// sidecars.md 1.1 "Topology": preferred.
@@ -166,8 +166,9 @@ fn preferred_starts_at_the_selected_node() {
     let terms = allowed(json!([{"matchLabelExpressions": [{"key": "zone", "values": ["a", "b", "c"]}]}]));
     let here = segments_of(&[("rack", "7"), ("zone", "b")]);
     let selected = Some(SelectedNode { node: "node", segments: &here });
-    let preferred =
-        |ask: &RequirementInputs<'_>| requirement(ask, not_needed).map(|found| found.unwrap().preferred);
+    let preferred = |inputs: &RequirementInputs<'_>| {
+        requirement(inputs, not_needed).map(|found| found.unwrap().preferred)
+    };
 
     // The term has fewer segments than the node and matches it.
     let inputs = RequirementInputs { allowed: &terms, selected, ..inputs_for("x") };

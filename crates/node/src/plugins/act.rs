@@ -41,7 +41,11 @@ impl Manager {
             Err(error) => {
                 tracing::warn!(socket = %path.display(), %error, "failed to register driver");
                 let get_info_failed = matches!(error, RegisterError::GetInfo { .. });
-                self.plugins.metrics.count(if get_info_failed { Outcome::Silent } else { Outcome::Refused });
+                self.plugins.metrics.count(if get_info_failed {
+                    Outcome::GetInfoFailed
+                } else {
+                    Outcome::Refused
+                });
                 if !get_info_failed && let Err(status) = calls::notify(path, Err(&error)).await {
                     let error = status.message();
                     tracing::debug!(socket = %path.display(), error, "NotifyRegistrationStatus failed");

@@ -12,7 +12,7 @@ use super::node_info::write::WriteError;
 use super::validate::Invalid;
 use super::{NodeCapabilities, Plugin};
 
-/// Timeout of GetInfo; kubelet's ten seconds for the connection.
+/// Timeout of GetInfo. Kubelet waits ten seconds for the connection.
 const GET_INFO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of NotifyRegistrationStatus.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -112,8 +112,8 @@ pub(super) async fn query(plugin: &Plugin, verify_name: bool) -> Result<Plugin, 
         move |status| QueryError::Call { call, driver, status }
     };
     let client = plugin.client();
-    let quick = client.with_deadline(GET_NAME_TIMEOUT);
-    let identity = quick.identity().get_plugin_info(v1::GetPluginInfoRequest {}).await;
+    let short_deadline = client.with_deadline(GET_NAME_TIMEOUT);
+    let identity = short_deadline.identity().get_plugin_info(v1::GetPluginInfoRequest {}).await;
     let identity = optional(identity).map_err(failed("GetPluginInfo"))?;
     if let Some(identity) = &identity
         && verify_name

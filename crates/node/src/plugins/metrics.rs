@@ -11,14 +11,14 @@ pub(super) enum Outcome {
     /// The driver was registered.
     Registered,
     /// GetInfo failed.
-    Silent,
+    GetInfoFailed,
     /// The plugin was refused, or its driver could not be queried.
     Refused,
     /// The driver was deregistered.
     Deregistered,
 }
 
-/// Counters; clones count together.
+/// Metrics; clones share their values.
 #[derive(Clone, Default)]
 pub(super) struct Metrics {
     outcomes: Family<[(&'static str, &'static str); 1], Counter>,
@@ -42,7 +42,7 @@ impl Metrics {
     pub(super) fn count(&self, outcome: Outcome) {
         let outcome = match outcome {
             Outcome::Registered => "registered",
-            Outcome::Silent => "silent",
+            Outcome::GetInfoFailed => "silent",
             Outcome::Refused => "refused",
             Outcome::Deregistered => "deregistered",
         };

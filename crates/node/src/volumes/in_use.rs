@@ -39,7 +39,7 @@ impl InUse {
     }
 
     /// Signals that the list may have changed.
-    pub(super) fn change(&self) {
+    pub(super) fn notify_changed(&self) {
         self.changed.notify_one();
     }
 
@@ -68,10 +68,15 @@ impl InUse {
 
 /// The list to report: volumes in use; the Node's current list until all pods are known; and entries of an earlier
 /// run that may still be mounted.
-fn wanted(ours: Vec<String>, has: &[String], pods_known: bool, left: Vec<String>) -> Vec<String> {
-    let mut list: BTreeSet<String> = ours.into_iter().chain(left).collect();
+fn list_to_report(
+    ours: Vec<String>,
+    reported: &[String],
+    pods_known: bool,
+    leftovers: Vec<String>,
+) -> Vec<String> {
+    let mut list: BTreeSet<String> = ours.into_iter().chain(leftovers).collect();
     if !pods_known {
-        list.extend(has.iter().cloned());
+        list.extend(reported.iter().cloned());
     }
     list.into_iter().collect()
 }
@@ -87,20 +92,20 @@ impl Manager {
         loop {
             let (ours, pods_known) = self.attachable();
             self.in_use.list.send_if_modified(|list| {
-                let another = *list != ours;
+                let changed = *list != ours;
                 list.clone_from(&ours);
-                another
+                changed
             });
             if let Some(node) = self.node.get(&Key::cluster(&self.parts.node)) {
-                let has = &node.status.volumes_in_use;
-                let left = self.world().may_be_in_use(before.get_or_insert_with(|| has.clone()));
-                let list = wanted(ours, has, pods_known, left);
-                let right = sorted(has) == list && !uncertain;
-                if right && !self.in_use.is_current(&list) {
+                let reported = &node.status.volumes_in_use;
+                let leftovers = self.world().may_be_in_use(before.get_or_insert_with(|| reported.clone()));
+                let list = list_to_report(ours, reported, pods_known, leftovers);
+                let up_to_date = sorted(reported) == list && !uncertain;
+                if up_to_date && !self.in_use.is_current(&list) {
                     // Left by an earlier run: the API server has it already.
                     self.in_use.record(&list, true);
                     self.wake_volumes(&list);
-                } else if !right {
+                } else if !up_to_date {
                     if let Some(last) = last {
                         sleep_until(last + self.settings.in_use_period).await;
                     }
@@ -167,10 +172,13 @@ mod tests {
     #[test]
     fn entries_are_kept_until_all_pods_are_known() {
         let none = Vec::new;
-        assert_eq!(wanted(list(&["b", "a"]), &list(&["c"]), false, none()), list(&["a", "b", "c"]));
-        assert_eq!(wanted(list(&["b", "a"]), &list(&["c"]), true, none()), list(&["a", "b"]));
-        assert_eq!(wanted(list(&["b", "a"]), &list(&["c"]), true, list(&["d"])), list(&["a", "b", "d"]));
-        assert_eq!(wanted(list(&[]), &list(&["c"]), true, none()), list(&[]));
+        assert_eq!(list_to_report(list(&["b", "a"]), &list(&["c"]), false, none()), list(&["a", "b", "c"]));
+        assert_eq!(list_to_report(list(&["b", "a"]), &list(&["c"]), true, none()), list(&["a", "b"]));
+        assert_eq!(
+            list_to_report(list(&["b", "a"]), &list(&["c"]), true, list(&["d"])),
+            list(&["a", "b", "d"])
+        );
+        assert_eq!(list_to_report(list(&[]), &list(&["c"]), true, none()), list(&[]));
     }
 
     /// kubernetes.md 1.8 "Attach handshake": the API server must have accepted a list with the volume, and none without

@@ -203,7 +203,7 @@ impl Manager {
             let pods = world.pods.keys().cloned().map(Subject::Pod);
             pods.chain(world.volumes.keys().cloned().map(Subject::Volume)).collect()
         };
-        self.in_use.change();
+        self.in_use.notify_changed();
         subjects.into_iter().for_each(|subject| self.wake(subject));
     }
 
@@ -375,14 +375,14 @@ impl Manager {
                 world.volumes.remove(unique);
             }
         }
-        self.in_use.change();
+        self.in_use.notify_changed();
         self.notify_waiters();
     }
 
     /// All pods and volumes, for a resync.
     fn all_subjects(&self) -> Vec<Subject> {
         let subjects = subjects_to_resync(&mut self.world());
-        self.in_use.change();
+        self.in_use.notify_changed();
         subjects
     }
 
@@ -392,7 +392,7 @@ impl Manager {
             self.volumes_of_changed_node(change)
         });
         let drivers = enqueue_changes(self.drivers.clone(), self.queue.clone(), |change| {
-            self.in_use.change();
+            self.in_use.notify_changed();
             self.volumes_where(|_, volume| volume.driver == change.key.name)
         });
         let privileged = async {

@@ -92,7 +92,7 @@ impl Attacher {
         });
         // They stay requested until they were made: a panic must not lose them.
         let checked = match self.states.awaited_version(monotonic()) {
-            Some(awaited) => checker.proceed(awaited).await,
+            Some(awaited) => checker.resume(awaited).await,
             None => match self.states.checks() {
                 checks if checks.is_empty() => return WorkOutcome::Done,
                 checks => checker.start(checks).await,

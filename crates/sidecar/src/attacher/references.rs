@@ -1,13 +1,13 @@
 //! Proves on the server that no attachment refers to volumes in deletion, with one request for all of them, however many
 //! attachments exist.
 //!
-//! The request reads the first page of the attachments. If that is the whole list, it is the proof. Otherwise it tells
-//! the server's newest version: once the store has reached that version, its index is the proof. An attachment that
-//! cannot be decoded counts for the volume that it names; only one whose volume cannot be read at all, of this driver,
-//! delays all volumes.
+//! The request reads the first page of the attachments. If that is the whole list, it is the proof. Otherwise the page
+//! contains the server's newest version: once the store has reached that version, its index is the proof. An attachment
+//! that cannot be decoded counts as a reference to the volume that it names. If even the name of its volume cannot be
+//! read, and its attacher may be this driver, it delays all volumes.
 //!
-//! The server's data may be restored from a backup. Its versions are lower then than those that the store has reached,
-//! and the store may have missed changes since. So a lower version proves nothing.
+//! If the server's data was restored from a backup, its versions can be lower than those that the store has reached, and
+//! the store may have missed changes. So a lower version proves nothing.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,9 +46,7 @@ pub(super) enum ReferenceCheck {
 pub(super) enum ReferenceError {
     #[error("failed to read VolumeAttachments: {0}")]
     Api(#[from] ApiError),
-    #[error(
-        "VolumeAttachment {0} cannot be decoded, and it cannot be read which volume it names: repair or delete it"
-    )]
+    #[error("VolumeAttachment {0} cannot be decoded, not even the name of its volume: repair or delete it")]
     Unreadable(String),
     #[error(
         "the API server's version {server} is older than version {reached}, which the watch has reached: its data was \
@@ -62,11 +60,11 @@ pub(super) enum ReferenceError {
 enum RawReference<'a> {
     Volume(&'a str),
     /// An inline volume, or a volume of another driver.
-    NoneOfOurs,
+    NotOurs,
     Unknown,
 }
 
-/// Makes the checks of one driver.
+/// Checks references for one driver.
 pub(super) struct ReferenceChecker<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) attachments: &'a Store<VolumeAttachment>,
@@ -74,7 +72,7 @@ pub(super) struct ReferenceChecker<'a> {
 }
 
 impl ReferenceChecker<'_> {
-    /// Starts a check. The deletion of all volumes was observed before.
+    /// Starts a check. The caller has already observed the deletion of all these volumes.
     pub(super) async fn start(&self, volumes: DeletedVolumes) -> Result<ReferenceCheck, ReferenceError> {
         let reached = self.attachments.reached_version();
         let page = self.cluster.list_first_page::<VolumeAttachment>(&WatchOptions::default()).await?;
@@ -84,7 +82,7 @@ impl ReferenceChecker<'_> {
             {
                 return Err(ReferenceError::OlderServer { server: page.version, reached });
             }
-            return self.proceed(AwaitedVersion { version: page.version, volumes }).await;
+            return self.resume(AwaitedVersion { version: page.version, volumes }).await;
         }
         let named = page.list.items.into_iter().filter_map(|a| a.spec.source.persistent_volume_name);
         let referenced: BTreeSet<String> = named.collect();
@@ -93,7 +91,7 @@ impl ReferenceChecker<'_> {
     }
 
     /// Continues a check, if the store has reached the version.
-    pub(super) async fn proceed(&self, awaited: AwaitedVersion) -> Result<ReferenceCheck, ReferenceError> {
+    pub(super) async fn resume(&self, awaited: AwaitedVersion) -> Result<ReferenceCheck, ReferenceError> {
         if !self.attachments.has_reached(&awaited.version) {
             return Ok(ReferenceCheck::Await(awaited));
         }
@@ -105,7 +103,7 @@ impl ReferenceChecker<'_> {
         Ok(finished(awaited.volumes, &undecodable, is_referenced))
     }
 
-    /// The volumes that attachments refer to that cannot be decoded.
+    /// The volumes that undecodable attachments refer to.
     async fn undecodable_references(
         &self,
         keys: Vec<Option<Key>>,
@@ -116,7 +114,7 @@ impl ReferenceChecker<'_> {
             let Some(raw) = self.cluster.get_raw(&VolumeAttachment::API, &key).await? else { continue };
             match raw_reference(&raw, self.driver) {
                 RawReference::Volume(volume) => _ = referenced.insert(volume.to_owned()),
-                RawReference::NoneOfOurs => {}
+                RawReference::NotOurs => {}
                 RawReference::Unknown => return Err(ReferenceError::Unreadable(key.to_string())),
             }
         }
@@ -131,19 +129,19 @@ fn finished(
 ) -> ReferenceCheck {
     let (blocked, checked): (DeletedVolumes, DeletedVolumes) =
         volumes.into_iter().partition(|(volume, _)| undecodable.contains(volume));
-    let free = checked.iter().filter(|(volume, _)| !is_referenced(volume));
-    let unreferenced = free.map(|(volume, uid)| (volume.clone(), uid.clone())).collect();
+    let unreferenced = checked.iter().filter(|(volume, _)| !is_referenced(volume));
+    let unreferenced = unreferenced.map(|(volume, uid)| (volume.clone(), uid.clone())).collect();
     ReferenceCheck::Done { checked, unreferenced, blocked }
 }
 
 fn raw_reference<'a>(attachment: &'a Value, driver: &str) -> RawReference<'a> {
     match (attachment.pointer("/spec/source/persistentVolumeName"), attachment.pointer("/spec/attacher")) {
         (Some(Value::String(volume)), _) => RawReference::Volume(volume),
-        (_, Some(Value::String(attacher))) if attacher != driver => RawReference::NoneOfOurs,
+        (_, Some(Value::String(attacher))) if attacher != driver => RawReference::NotOurs,
         (None | Some(Value::Null), _)
             if attachment.pointer("/spec/source/inlineVolumeSpec").is_some_and(Value::is_object) =>
         {
-            RawReference::NoneOfOurs
+            RawReference::NotOurs
         }
         _ => RawReference::Unknown,
     }

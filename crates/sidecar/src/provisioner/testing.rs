@@ -167,7 +167,7 @@ pub(crate) fn context(
 }
 
 /// Owns what a view borrows. By default there are only the claim and its class.
-pub(crate) struct Scene {
+pub(crate) struct Fixture {
     pub(crate) config: ProvisionerConfig,
     pub(crate) pv: Option<PersistentVolume>,
     pub(crate) claim: Option<PersistentVolumeClaim>,
@@ -180,7 +180,7 @@ pub(crate) struct Scene {
     pub(crate) nodes: FixedNodes,
 }
 
-impl Default for Scene {
+impl Default for Fixture {
     fn default() -> Self {
         Self {
             config: config(),
@@ -197,7 +197,7 @@ impl Default for Scene {
     }
 }
 
-impl Scene {
+impl Fixture {
     pub(crate) fn view(&self) -> ProvisionView<'_> {
         ProvisionView {
             volume: VOLUME,

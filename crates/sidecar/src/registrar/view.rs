@@ -8,13 +8,13 @@ use std::time::Duration;
 pub(super) struct View<'a> {
     /// The driver.
     pub(super) driver: Driver<'a>,
-    /// Our socket.
+    /// The registration socket that this registrar created.
     pub(super) own_socket: OwnSocket<'a>,
     /// The socket could not be created; do not retry before this time.
     pub(super) failed_until: Option<Duration>,
 }
 
-/// The driver that currently serves its socket. After a restart it counts as another driver until it was called.
+/// The driver that currently serves its socket. After a restart it counts as another driver until it has responded to a call.
 #[derive(Debug, Clone)]
 pub(super) enum Driver<'a> {
     /// There is no socket. Next: `Unknown`.
@@ -43,9 +43,9 @@ pub(super) enum Driver<'a> {
 /// The socket that we created last.
 #[derive(Debug, Clone)]
 pub(super) enum OwnSocket<'a> {
-    /// None yet.
+    /// No socket was created yet.
     None,
-    /// This one.
+    /// A socket was created.
     Served {
         /// The driver that it was created for.
         name: &'a str,

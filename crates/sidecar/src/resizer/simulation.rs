@@ -108,7 +108,7 @@ impl<'a> Simulation<'a> {
             self.event(event)?;
         }
         self.no_faults = true;
-        self.world.heal();
+        self.world.make_feasible();
         self.log(|| "no faults from now on".to_owned());
         for _ in 0..100 {
             self.world.deliver_all();

@@ -72,7 +72,7 @@ pub(super) struct Args {
     #[arg(long, env = "WHARF_FULL_THRESHOLD", value_name = "PERCENT", default_value_t = 95)]
     full_threshold: u8,
     /// Maximum time in seconds for which a snapshot freezes a file system in use: 1 to 60. If taking the snapshot takes longer,
-    /// it has what a disk has after a power failure
+    /// the snapshot is only crash-consistent, like a disk after a power failure
     #[arg(long, env = "WHARF_FREEZE_LIMIT", value_name = "SECONDS", default_value_t = 2)]
     freeze_limit: u64,
     /// Maximum number of volumes on this node; 0 for no limit

@@ -39,7 +39,7 @@ Example:
   wharf driver nfs --nodeid \"$NODE_NAME\" \\
     --endpoint unix:///var/lib/kubelet/plugins/csi-nfsplugin/csi.sock
 
-SIGTERM and SIGINT stop the driver. Volumes stay mounted, and copies continue after the next start.";
+SIGTERM and SIGINT stop the driver. Volumes stay mounted, and interrupted copies are repeated after the next start.";
 
 /// Serve directories on NFS exports (nfs.csi.k8s.io)
 #[derive(Debug, clap::Args)]
@@ -75,8 +75,8 @@ pub(super) struct Args {
     /// allow subDir, which could lead out of the share by a symlink
     #[arg(long, value_name = "SERVERS", value_delimiter = ',')]
     enable_inline_volumes: Vec<String>,
-    /// Abort all requests to a server that does not answer before a lazy unmount. Pods that use other volumes of the same
-    /// export get I/O errors
+    /// Before a lazy unmount, abort all requests to the server if it does not answer. Pods that use other volumes of the
+    /// same export get I/O errors
     #[arg(long)]
     force_unmount: bool,
     /// Deadline of a mount in seconds

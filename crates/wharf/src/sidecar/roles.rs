@@ -85,11 +85,12 @@ pub(super) struct ElectionArgs {
     leader_election_retry_period: Duration,
 }
 
-/// Leader election between replicas with drivers of their own.
+/// Leader election if each replica has its own driver process.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Leader election")]
 struct DriverHealthArgs {
-    /// Give up the leases after this time without a good answer of the driver to Probe, until it answers again
+    /// How long the driver may fail to answer Probe before this replica releases its leases; it competes again when the
+    /// driver answers
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "15s")]
     leader_election_driver_timeout: Duration,
 }

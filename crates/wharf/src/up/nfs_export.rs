@@ -13,7 +13,7 @@ pub(super) struct NfsExport {
 }
 
 impl NfsExport {
-    /// How its driver is served: classes named `nfs` with the export as parameters.
+    /// Options of the NFS driver for this export: classes named `nfs` with the export as parameters.
     pub(super) fn driver_options(&self) -> DriverOptions {
         DriverOptions {
             fs_group_policy: Some("File".to_owned()),
@@ -38,15 +38,15 @@ impl FromStr for NfsExport {
             Some(rest) => rest.split_once("]:").ok_or_else(wrong)?,
             None => text.split_once(':').ok_or_else(wrong)?,
         };
-        let address = server.parse::<std::net::Ipv6Addr>().is_ok() == text.starts_with('[');
+        let brackets_match = server.parse::<std::net::Ipv6Addr>().is_ok() == text.starts_with('[');
         let valid = |part: &str| {
             !part.contains(['#', ',', '\\']) && !part.chars().any(|c| c.is_whitespace() || c.is_control())
         };
-        let beneath = share.starts_with('/') && share.split('/').all(|part| part != "..");
+        let is_clean_path = share.starts_with('/') && share.split('/').all(|part| part != "..");
         match !server.is_empty()
             && !server.contains('/')
-            && address
-            && beneath
+            && brackets_match
+            && is_clean_path
             && valid(server)
             && valid(share)
         {

@@ -14,8 +14,8 @@ const HANDLERS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 pub(super) fn validate(container: &Value, at: &str, grace: Option<i64>) -> Vec<Cause> {
     let mut causes = Vec::new();
     for hook in ["postStart", "preStop"] {
-        if let Some(hook_of) = container.pointer(&format!("/lifecycle/{hook}")) {
-            causes.extend(handler(hook_of, &format!("{at}.lifecycle.{hook}"), grace));
+        if let Some(object) = container.pointer(&format!("/lifecycle/{hook}")) {
+            causes.extend(handler(object, &format!("{at}.lifecycle.{hook}"), grace));
         }
     }
     for name in ["livenessProbe", "readinessProbe", "startupProbe"] {

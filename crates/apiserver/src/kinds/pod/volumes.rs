@@ -53,7 +53,7 @@ pub(super) fn validate<'a>(spec: &'a Value, pod: &str) -> (BTreeMap<&'a str, &'a
         .filter(|volume| !pod.is_empty() && volume.get("ephemeral").is_some())
         .map(|volume| format!("{pod}-{}", json::text(volume, "/name")))
         .collect();
-    let mut good = BTreeMap::new();
+    let mut valid = BTreeMap::new();
     let mut causes = Vec::new();
     for (index, volume) in volumes.iter().enumerate() {
         let field = format!("spec.volumes[{index}]");
@@ -64,11 +64,11 @@ pub(super) fn validate<'a>(spec: &'a Value, pod: &str) -> (BTreeMap<&'a str, &'a
         } else {
             errors.extend(meta::invalid_causes(&format!("{field}.name"), name, names::label(name, false)));
         }
-        if good.contains_key(name) {
+        if valid.contains_key(name) {
             errors.push(Cause::duplicate(&format!("{field}.name"), &name.into()));
         }
         if errors.is_empty() {
-            good.insert(name, volume);
+            valid.insert(name, volume);
         }
         causes.extend(errors);
         let claim = json::text(volume, "/persistentVolumeClaim/claimName");
@@ -81,7 +81,7 @@ pub(super) fn validate<'a>(spec: &'a Value, pod: &str) -> (BTreeMap<&'a str, &'a
             ));
         }
     }
-    (good, causes)
+    (valid, causes)
 }
 
 fn validate_source(volume: &Value, field: &str, pod: &str) -> Vec<Cause> {

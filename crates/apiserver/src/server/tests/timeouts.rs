@@ -83,14 +83,14 @@ async fn idle_watch_keeps_its_connection() {
 #[tokio::test]
 async fn http1_client_that_does_not_read_is_disconnected() {
     let server = running_with(Limits { connections: 1, idle: LONG, stalled: SHORT }).await;
-    let mut unread = server.connect(&server.pki, Some(Identity::Admin), "http/1.1").await.unwrap();
-    unread.write_all(b"GET /flood?watch=1 HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
-    unread.flush().await.unwrap();
+    let mut stalled = server.connect(&server.pki, Some(Identity::Admin), "http/1.1").await.unwrap();
+    stalled.write_all(b"GET /flood?watch=1 HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    stalled.flush().await.unwrap();
     server.echo.reached.notified().await;
     server.floods_end().await;
     let other = timeout(LONG, server.request(Some(Identity::Admin), "h2", get("/api"))).await.unwrap();
     assert_eq!(text(other).await, "wharf:admin GET /api 0");
-    drop(unread);
+    drop(stalled);
 }
 
 #[tokio::test]
@@ -98,9 +98,9 @@ async fn unread_http2_stream_is_reset_and_others_continue() {
     let server = running_with(Limits { connections: 1, idle: LONG, stalled: SHORT }).await;
     let mut client = server.client(Some(Identity::Admin)).await;
     let watch = client.sender.send_request(get("/api?watch=1")).await.unwrap();
-    let unread = client.sender.send_request(get("/flood?watch=1")).await.unwrap();
+    let stalled = client.sender.send_request(get("/flood?watch=1")).await.unwrap();
     server.floods_end().await;
-    assert!(unread.into_body().collect().await.is_err(), "the stream must be reset, not ended");
+    assert!(stalled.into_body().collect().await.is_err(), "the stream must be reset, not ended");
     let other_request = client.sender.send_request(get("/api")).await.unwrap();
     assert_eq!(text(other_request).await, "wharf:admin GET /api 0");
     server.stop.cancel();

@@ -225,7 +225,7 @@ proptest! {
     }
 }
 
-/// sidecars.md 3, item 2: pods without claims cost nothing.
+/// Pods without claims cost nothing.
 #[test]
 fn irrelevant_objects_are_not_cached() {
     let pod = |name: &str, version: u64, claims: &[&str]| wharf_model::Pod {

@@ -324,7 +324,7 @@ impl World {
     }
 
     /// All machines are running and Ready, and have no taints.
-    pub(super) fn heal(&mut self) {
+    pub(super) fn make_feasible(&mut self) {
         for name in NODES {
             if let Some(machine) = self.machines.get_mut(name) {
                 machine.agent_running = true;

@@ -100,10 +100,11 @@ impl SnapshotController {
 
     async fn gather_group(&self, groups: &Groups, key: &Key, fetched: &Fetched) -> Result<Inputs, ApiError> {
         let group = groups.groups.get(key);
-        let of = group.as_deref();
-        let content = of.and_then(|group| groups.contents.get(&Key::cluster(expected_content_name(group))));
-        let class = of.and_then(|group| group.spec.volume_group_snapshot_class_name.as_ref());
-        let member_snapshots = match of {
+        let group_ref = group.as_deref();
+        let content =
+            group_ref.and_then(|group| groups.contents.get(&Key::cluster(expected_content_name(group))));
+        let class = group_ref.and_then(|group| group.spec.volume_group_snapshot_class_name.as_ref());
+        let member_snapshots = match group_ref {
             Some(group) if group.metadata.is_deleting() => {
                 self.member_snapshots(group, content.as_deref()).await?
             }
@@ -111,7 +112,7 @@ impl SnapshotController {
         };
         let restored = |key: &Key| self.claims.first_by_index(BY_SNAPSHOT, &key.to_string()).is_some();
         let restoring = member_snapshots.iter().map(|snapshot| snapshot.key()).find(restored);
-        let members = match (of, &content) {
+        let members = match (group_ref, &content) {
             (Some(group), Some(content)) if !group.metadata.is_deleting() && !is_ready(group) => {
                 self.members(group, content).await
             }

@@ -26,7 +26,7 @@ fn snapshot(status: Value) -> Value {
     })
 }
 
-/// sidecars.md 3, item 17: our own report of a failure does not end its backoff.
+/// Our own report of a failure does not end its backoff.
 #[test]
 fn snapshot_changes_enqueue_snapshot_and_claim() {
     let bound = || json!({"boundVolumeSnapshotContentName": "c", "readyToUse": false});
@@ -102,7 +102,7 @@ fn end_of_restore_enqueues_snapshot() {
     }
 }
 
-/// sidecars.md 3, item 15: lookups by index.
+/// Lookups by index.
 #[test]
 fn finished_snapshots_are_not_indexed() {
     let of = |status: Value| -> VolumeSnapshot { serde_json::from_value(snapshot(status)).unwrap() };

@@ -1,6 +1,6 @@
 //! Listings. The API pages by position, in its own order, so an entry can be missed or returned twice while volumes are
-//! created and deleted (and the positions of DigitalOcean's existing driver are sometimes off by one). The controller
-//! reads the whole list, sorts it by id and caches it for some seconds, so that the pages of one listing are consistent.
+//! created and deleted. The controller therefore reads the whole list, sorts it by ID and caches it for some seconds, so
+//! that the pages of one listing are consistent.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,8 +32,8 @@ impl<T> Default for Cached<T> {
 
 impl<T> Cached<T> {
     fn get(&self) -> Option<Arc<[T]>> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.as_ref().filter(|(when, _)| when.elapsed() < CACHE_TTL).map(|(_, all)| all.clone())
+        let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.as_ref().filter(|(when, _)| when.elapsed() < CACHE_TTL).map(|(_, all)| all.clone())
     }
 
     fn set(&self, all: Option<Arc<[T]>>) {
@@ -61,8 +61,8 @@ impl ListingCache {
 #[async_trait]
 impl Listing for Controller {
     async fn list(&self, request: &ListVolumes) -> Result<ListPage<Volume>, BackendError> {
-        let kept = self.cache.volumes.get().filter(|_| request.after.is_some());
-        let all = match kept {
+        let cached = self.cache.volumes.get().filter(|_| request.after.is_some());
+        let all = match cached {
             Some(all) => all,
             None => {
                 let mut all = self.client.volumes(&self.region).await?;
@@ -91,9 +91,12 @@ impl Controller {
         Ok(all.iter().find(|droplet| droplet.id == id).cloned())
     }
 
-    /// All snapshots sorted by id, from the cache if `late` allows it.
-    pub(super) async fn all_snapshots(&self, late: bool) -> Result<Arc<[api::Snapshot]>, BackendError> {
-        if let Some(all) = self.cache.snapshots.get().filter(|_| late) {
+    /// All snapshots sorted by ID. With `allow_cached`, a cached listing is returned if there is one.
+    pub(super) async fn all_snapshots(
+        &self,
+        allow_cached: bool,
+    ) -> Result<Arc<[api::Snapshot]>, BackendError> {
+        if let Some(all) = self.cache.snapshots.get().filter(|_| allow_cached) {
             return Ok(all);
         }
         let mut all = self.client.snapshots(&self.region).await?;

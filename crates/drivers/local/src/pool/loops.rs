@@ -198,7 +198,7 @@ impl PoolCore {
         tracing::warn!(
             volume_handle = id,
             device = %device.path.display(),
-            "a process changed the configuration of the device: it {how}; restoring it"
+            "restoring configuration of device: a process {how}"
         );
         Ok(self.kernel().loop_reset(&device.path, id).during("restore its device", id)?)
     }

@@ -14,19 +14,19 @@ use tokio_rustls::TlsConnector;
 use super::message::{AgentError, AgentErrorKind, Answer, Call};
 use super::{PORT, TlsFiles};
 
-/// The deadline of a call. The agent works on local file systems, and a request to a share has 60 s.
+/// The deadline of a call. Shorter than the 60 s of a request to a share, during which the worker calls the agent.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The largest answer that is accepted.
-const MAX_ANSWER: usize = 1 << 20;
+/// The maximum size of a response in bytes.
+const MAX_RESPONSE: usize = 1 << 20;
 
-/// An agent, as operations of a share use it.
+/// The calls that operations of a share make to the agent of the server.
 pub trait ServerAgent: Send + Sync {
     /// Makes one call. It ends by a deadline, with [`AgentErrorKind::Unreachable`].
     fn call(&self, call: &Call) -> Result<Answer, AgentError>;
 }
 
-/// Where the agent of an NFS server is, and how to authenticate.
+/// The address of an NFS server's agent, and the certificates for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentAccess {
     /// The agent's host name or address; an IPv6 address without brackets. Its certificate must be for this name.
@@ -66,7 +66,7 @@ pub struct AgentClient {
 }
 
 impl AgentClient {
-    /// A client. Connects when it is used.
+    /// Creates a client. Each call connects.
     pub fn new(access: AgentAccess) -> Self {
         Self { access }
     }
@@ -102,7 +102,7 @@ impl AgentClient {
         let answer = async {
             let response = sender.send_request(request).await.map_err(http_error)?;
             let status = response.status();
-            let body = Limited::new(response.into_body(), MAX_ANSWER)
+            let body = Limited::new(response.into_body(), MAX_RESPONSE)
                 .collect()
                 .await
                 .map_err(|error| self.unreachable(&error.to_string()))?;
@@ -143,13 +143,13 @@ impl ServerAgent for AgentClient {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| self.unreachable(&error.to_string()))?;
         let answer = runtime.block_on(Self::call(self, call));
-        // A name resolution that does not end would otherwise delay the answer.
+        // Otherwise a name resolution that does not end would delay the return.
         runtime.shutdown_background();
         answer
     }
 }
 
-/// hyper's messages leave out why the connection failed.
+/// The message of an error with all its causes: hyper's own message does not say why the connection failed.
 fn with_causes(error: &hyper::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);

@@ -75,7 +75,7 @@ fn run(copy: &Copy, from: &OwnedFd, to: &OwnedFd) {
         Err(_) => Err(AgentError::new(AgentErrorKind::Failed, "the copy failed: see the agent's log")),
     };
     if let Err(error) = &result {
-        tracing::warn!(%error, "failed to copy");
+        tracing::warn!(%error, "failed to copy directory");
     }
     *lock(&copy.state) = result;
 }

@@ -115,7 +115,7 @@ impl Packer<'_> {
                     Ok((stat, file)) if beneath::kind(&stat) == FileType::RegularFile => {
                         self.pack_file(&file, &stat, path)
                     }
-                    // It is something else now; the name is not what it was.
+                    // Another entry has taken this name since `stat`.
                     Ok(_) => Ok(Packed::Gone),
                     Err(error) => failed("open")(error),
                 }
@@ -158,7 +158,7 @@ impl Packer<'_> {
     }
 
     fn pack_symlink(&mut self, stat: &Stat, path: &[u8], target: &[u8]) -> Result<Packed, CopyError> {
-        // csi-driver-nfs would create an empty file for a further name of a symlink: it is stored again.
+        // csi-driver-nfs creates an empty file for a hard link to a symlink, so a compatible archive stores the symlink again.
         if !self.compatible
             && let Some(first) = self.first_path(stat, path)
         {
@@ -197,7 +197,7 @@ impl Packer<'_> {
         Ok(Packed::Done)
     }
 
-    /// The path under which an inode is in the archive already; if it is new, it is remembered under this one.
+    /// The path under which the archive already contains the inode. Records `path` for an inode that is new.
     fn first_path(&mut self, stat: &Stat, path: &[u8]) -> Option<Vec<u8>> {
         if stat.st_nlink <= 1 {
             return None;
@@ -257,8 +257,8 @@ impl Packer<'_> {
         Ok(Packed::Done)
     }
 
-    /// Writes a range of a file. What cannot be read because the file shrank or was removed is written as zeroes: its size
-    /// was announced. Returns whether all of it could be read.
+    /// Writes a range of a file. Bytes that cannot be read because the file shrank or was removed are written as zeroes,
+    /// because the header contains the earlier size. Returns whether all bytes could be read.
     fn write_range(&mut self, file: &File, start: u64, end: u64, path: &[u8]) -> Result<bool, CopyError> {
         let (mut at, mut complete) = (start, true);
         while at < end {

@@ -56,7 +56,7 @@ impl Snapshots for Controller {
                 let created = created.map_err(CallError::from)?;
                 let report = &created.report;
                 tracing::info!(
-                    snapshot = created.handle,
+                    snapshot_handle = created.handle,
                     entries = report.entries(),
                     bytes = report.bytes,
                     changed = report.changed,
@@ -75,7 +75,7 @@ impl Snapshots for Controller {
         let location = match SnapshotHandle::parse(&request.id).and_then(|handle| handle.location()) {
             Ok(location) => location,
             Err(error) => {
-                tracing::info!(snapshot = request.id, %error, "nothing to delete: handle names no snapshot");
+                tracing::info!(snapshot_handle = request.id, %error, "deleted nothing: the snapshot handle is not one of this driver");
                 return Ok(());
             }
         };

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-/// Attempts to repeat an open that the kernel answers with EAGAIN because of a concurrent rename.
-const ATTEMPTS: usize = 8;
+/// Maximum number of retries of an open that fails with EAGAIN because of a concurrent rename.
+const MAX_RETRIES: usize = 8;
 
-/// How long a file of the source may be leased to others: an NFS server takes a delegation back after 90 s.
-const LEASE: Duration = Duration::from_secs(120);
-/// The first and the longest wait for a lease.
+/// How long to wait for a file of the source that an NFS client has a delegation of: the server revokes it after 90 s.
+const DELEGATION_TIMEOUT: Duration = Duration::from_secs(120);
+/// The first and the longest pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
@@ -35,7 +35,7 @@ pub(crate) fn open(dir: impl AsFd, name: &CStr, flags: OFlags, mode: Mode) -> io
     let mut attempt = 0;
     loop {
         match rustix::fs::openat2(&dir, name, flags, mode, resolve) {
-            Err(Errno::AGAIN | Errno::INTR) if attempt < ATTEMPTS => attempt += 1,
+            Err(Errno::AGAIN | Errno::INTR) if attempt < MAX_RETRIES => attempt += 1,
             result => return result.map_err(io::Error::from),
         }
     }
@@ -63,7 +63,7 @@ pub(crate) fn open_for_reading(dir: impl AsFd, name: &CStr) -> io::Result<OwnedF
     let (started, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
         match open(&dir, name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
-            Err(error) if is_errno(&error, Errno::AGAIN) && started.elapsed() < LEASE => {}
+            Err(error) if is_errno(&error, Errno::AGAIN) && started.elapsed() < DELEGATION_TIMEOUT => {}
             result => return result,
         }
         thread::sleep(pause);
@@ -78,7 +78,7 @@ pub(crate) fn create_file(dir: impl AsFd, name: &CStr, mode: Mode) -> io::Result
 
 /// Creates and opens the directory `name`.
 ///
-/// The reply to an own mkdir can be lost, and its retransmission answered with EEXIST (NFSv3, NFSv4.0). So an existing
+/// On NFSv3 and NFSv4.0 the response to a mkdir can be lost; the retransmitted call then fails with EEXIST. So an existing
 /// directory is accepted if it is empty: no other process writes to a tree under construction.
 pub(crate) fn create_dir(dir: impl AsFd, name: &CStr) -> io::Result<OwnedFd> {
     match rustix::fs::mkdirat(&dir, name, Mode::RWXU) {
@@ -168,7 +168,7 @@ pub(crate) fn count_entries(dir: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(count)
 }
 
-/// A path for messages.
+/// Joins names to a path, for messages.
 pub(crate) fn display_path<'a>(names: impl IntoIterator<Item = &'a CStr>) -> PathBuf {
     names.into_iter().map(|name| OsStr::from_bytes(name.to_bytes())).collect()
 }

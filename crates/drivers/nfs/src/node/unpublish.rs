@@ -9,7 +9,7 @@ use wharf_driver::backend::{BackendError, TargetError};
 use wharf_linux::Mount;
 
 use super::health::DetachedMount;
-use super::ladder::{LadderState, LadderStep, next_step};
+use super::unmount_sequence::{UnmountState, UnmountStep, next_step};
 use super::{NodeMounts, target_error};
 use crate::mount::{self, SourceServer};
 use crate::worker::{NodeRequest, UnmountMode, WorkerError};
@@ -45,7 +45,7 @@ impl NodeMounts {
     async fn unmount_topmost(&self, target: &Path, mount: &Mount) -> Result<(), TargetError> {
         let server = mount::server_of(mount);
         let before = self.mounts_at(target)?;
-        let mut state = LadderState {
+        let mut state = UnmountState {
             mounted: true,
             tried: None,
             // Nothing but an NFS server can be gone.
@@ -55,9 +55,9 @@ impl NodeMounts {
         let mut last_error = None;
         loop {
             match next_step(&state) {
-                LadderStep::RemoveTarget => return Ok(()),
-                LadderStep::Probe => state.answers = Some(self.server_answers(server.as_ref()).await),
-                LadderStep::Unmount(mode) => {
+                UnmountStep::RemoveTarget => return Ok(()),
+                UnmountStep::Probe => state.answers = Some(self.server_answers(server.as_ref()).await),
+                UnmountStep::Unmount(mode) => {
                     let name = server.as_ref().map(|server| server.server.as_str());
                     let request = NodeRequest::Unmount { target: target.to_owned(), mode };
                     let result = self.workers.node(name, request, self.options.unmount_timeout).await;
@@ -68,14 +68,14 @@ impl NodeMounts {
                     // What the call returned does not matter: a killed unmount may have succeeded.
                     state.mounted = self.mounts_at(target)? >= before;
                     if let Err(error) = result {
-                        tracing::warn!(target = %target.display(), source = mount.source, %mode, %error, mounted = state.mounted, "failed to unmount");
+                        tracing::warn!(target = %target.display(), source = mount.source, %mode, %error, mounted = state.mounted, "failed to unmount volume");
                         last_error = Some(error);
                     }
                     if mode != UnmountMode::Plain && !state.mounted {
                         self.record_detached(mount, server.as_ref(), target, mode);
                     }
                 }
-                LadderStep::Fail => {
+                UnmountStep::Fail => {
                     let reason = last_error
                         .map_or_else(|| "it is still mounted".to_owned(), |error| error.to_string());
                     return Err(TargetError::Precondition(format!(
@@ -111,7 +111,7 @@ impl NodeMounts {
             source = mount.source,
             target = %target.display(),
             %mode,
-            "unmounted without the server, which does not answer; the kernel keeps unwritten data until it does"
+            "detached mount lazily: the server does not answer; the kernel keeps unwritten data until it does"
         );
         let Some(server) = server else { return };
         let detached = DetachedMount {

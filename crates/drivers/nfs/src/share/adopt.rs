@@ -128,7 +128,7 @@ impl Share {
                 if !deletable {
                     break;
                 }
-                tracing::warn!(volume = request.handle, outer = %parent, "directory contains another volume; it is kept");
+                tracing::warn!(volume_handle = request.handle, outer = %parent, "keeping outer directory: it contains another volume");
                 let kept = DirectoryRecord { origin: Origin::Existing, ..outer };
                 if let Swap::Done(_) = self.swap_record(&slot, Some(kept))? {
                     break;

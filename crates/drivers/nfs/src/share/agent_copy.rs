@@ -45,7 +45,7 @@ impl Share {
         // A call that changes nothing shows whether the agent can be used. A copy whose answer is lost may have begun.
         let probe = Call { share: call.share.clone(), operation: Operation::Capacity };
         if let Err(error) = agent.call(&probe) {
-            tracing::warn!(object, %error, "copying over NFS, because the server's agent does not answer");
+            tracing::warn!(object, %error, "copying over NFS: the server's agent does not answer");
             return Ok(None);
         }
         let failed = |error: AgentError| {
@@ -70,7 +70,7 @@ impl Share {
                     return Err(ShareError::new(ErrorKind::Internal, message));
                 }
                 Err(error) if !begun && can_copy_here(error.kind) => {
-                    tracing::warn!(object, %error, "copying over NFS, because the server's agent cannot");
+                    tracing::warn!(object, %error, "copying over NFS: the server's agent cannot copy");
                     return Ok(None);
                 }
                 Err(error) if error.kind == AgentErrorKind::Unreachable && answered.elapsed() < PATIENCE => {

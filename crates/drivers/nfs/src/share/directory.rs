@@ -440,7 +440,7 @@ impl Share {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(error) => {
                         // Not empty, or not allowed: the directory stays, as it would with csi-driver-nfs.
-                        tracing::debug!(path = %parent, %error, "parent directory stays");
+                        tracing::debug!(path = %parent, %error, "kept parent directory: failed to remove it");
                         return Ok(());
                     }
                     Ok(()) => {}

@@ -97,7 +97,7 @@ impl Share {
             Ok(other) => Err(unexpected(&other)),
             Err(error) => match unlimited(QuotaMode::IfAvailable, Cause::Answer(error.kind)) {
                 Unlimited::Accept => {
-                    tracing::warn!(%path, %error, "existing directory has no quota");
+                    tracing::warn!(%path, %error, "using existing directory without a quota");
                     Ok(false)
                 }
                 // Expansion would not raise a limit that is not recorded.
@@ -205,7 +205,7 @@ impl Share {
             (Unlimited::Accept, _) => {
                 // Most servers have no agent, which is not worth a warning.
                 if cause != Cause::Setup {
-                    tracing::warn!(volume_handle = volume.handle, reason, "volume has no quota");
+                    tracing::warn!(volume_handle = volume.handle, reason, "created volume without a quota");
                 }
                 Ok(false)
             }

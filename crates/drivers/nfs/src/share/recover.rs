@@ -87,7 +87,7 @@ impl Share {
         match result {
             Ok(done) => u64::from(done),
             Err(error) => {
-                tracing::warn!(object, %error, "failed to recover");
+                tracing::warn!(object, %error, "failed to recover object on share; continuing with the others");
                 0
             }
         }
@@ -204,7 +204,7 @@ impl Share {
         for (path, identity) in missing {
             for from in &misplaced {
                 if self.compare(from, identity)? == Found::Same && self.stat(path.as_path())?.is_none() {
-                    tracing::warn!(%path, from = %from.display(), "directory of a volume is moved back");
+                    tracing::warn!(%path, from = %from.display(), "moving misplaced directory back to the path of its volume");
                     self.make_parents(path)?;
                     self.files.rename(from, path.as_path()).during("move back", path.as_str())?;
                     restored = true;

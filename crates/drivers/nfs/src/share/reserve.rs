@@ -33,7 +33,7 @@ impl Share {
                 if self.stat(&file)?.is_none() {
                     return Err(error);
                 }
-                tracing::info!("the share is full: its reserve is used to delete");
+                tracing::info!("share is full: releasing reserved space to continue the deletion");
                 self.remove(&file)?;
                 operation()
             }

@@ -177,7 +177,7 @@ impl Share {
         match self.stat(&target)? {
             Some(found) if own_ids.contains(&Some(found.file_id)) => self.remove(&target)?,
             Some(_) => {
-                tracing::warn!(snapshot = %snapshot.handle, "archive is not the one that was created; not removed");
+                tracing::warn!(snapshot_handle = %snapshot.handle, "did not remove archive: it is not the one that this driver created");
                 return Ok(());
             }
             None => {}

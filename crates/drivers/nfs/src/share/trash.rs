@@ -92,7 +92,7 @@ impl Share {
         let mut purged = false;
         if let Some(found) = self.stat(&data)? {
             if item.as_ref().map(|item| item.file_id) != Some(found.file_id) {
-                tracing::warn!(trash = %id, "trash entry is not the directory that was deleted; not purged");
+                tracing::warn!(trash = %id, "did not purge trash entry: it is not the directory that was deleted");
                 return Ok(false);
             }
             // It became a share after it was deleted, or an earlier release deleted it.

@@ -62,19 +62,19 @@ impl Jobs {
         tokio::spawn(async move {
             let started = Instant::now();
             let result = inner.unless_stopped(run(&inner, &export, request, stall)).await;
-            let (job, seconds) = (&key.key, started.elapsed().as_secs_f32());
+            let (job, duration) = (&key.key, started.elapsed());
             match result {
                 Ok(share::Response::Recover(Err(error)) | share::Response::PurgeTrash(Err(error))) => {
-                    tracing::warn!(%export, job, seconds, %error, "job failed");
+                    tracing::warn!(%export, job, ?duration, %error, "job failed");
                 }
                 Ok(_) => {
                     lock(&failed).remove(job);
-                    tracing::info!(%export, job, seconds, "job ended");
+                    tracing::info!(%export, job, ?duration, "job ended");
                 }
                 Err(WorkerError::ShuttingDown) => {
-                    tracing::info!(%export, job, seconds, "job interrupted by the shutdown; it continues after the next start");
+                    tracing::info!(%export, job, ?duration, "job interrupted by shutdown; it is repeated after the next start");
                 }
-                Err(error) => tracing::warn!(%export, job, seconds, %error, "job failed"),
+                Err(error) => tracing::warn!(%export, job, ?duration, %error, "job failed"),
             }
         });
     }
@@ -110,7 +110,7 @@ async fn run(
         {
             Some(FromWorker::Progress) => {}
             Some(FromWorker::Response { response, .. }) => {
-                tracing::debug!(%export, ?response, "response of job");
+                tracing::debug!(%export, ?response, "job responded");
                 return Ok(response);
             }
             Some(_) => {

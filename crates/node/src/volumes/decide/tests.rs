@@ -14,7 +14,7 @@ const NOW: Monotonic = Monotonic(1_000_000);
 const POD: &str = "u1";
 
 /// Owner of everything that a view borrows.
-struct Scene {
+struct Fixture {
     volume: Volume,
     released: Vec<String>,
     pods_known: bool,
@@ -27,7 +27,7 @@ struct Scene {
     capabilities: Option<NodeCapabilities>,
 }
 
-impl Scene {
+impl Fixture {
     /// A volume of a driver that attaches and stages: all preconditions met, nothing done yet.
     fn new() -> Self {
         Self {
@@ -189,38 +189,38 @@ fn idle() -> Step {
     Step::Idle { until: None, waiting: None }
 }
 
-fn check(table: impl IntoIterator<Item = (&'static str, Scene, Step)>) {
-    for (rule, scene, expected) in table {
-        assert_eq!(scene.decide(), expected, "{rule}");
+fn check(table: impl IntoIterator<Item = (&'static str, Fixture, Step)>) {
+    for (rule, fixture, expected) in table {
+        assert_eq!(fixture.decide(), expected, "{rule}");
     }
 }
 
 /// kubernetes.md 1.8 "Attach handshake": in use first, then attached, then the attachment, then the driver.
 #[test]
 fn driver_is_called_only_after_the_attach_handshake() {
-    let scene = || Scene::new().wanted();
+    let fixture = || Fixture::new().wanted();
     check([
-        ("the Node is unknown", scene().with(|s| s.node = false), rest(Waiting::Node)),
-        ("CSIDrivers are unknown", scene().with(|s| s.drivers_known = false), rest(Waiting::Drivers)),
+        ("the Node is unknown", fixture().with(|s| s.node = false), rest(Waiting::Node)),
+        ("CSIDrivers are unknown", fixture().with(|s| s.drivers_known = false), rest(Waiting::Drivers)),
         (
             "volumesInUse is not accepted, even if attached",
-            scene().verified().with(|s| s.reported = false),
+            fixture().verified().with(|s| s.reported = false),
             rest(Waiting::Report),
         ),
-        ("not attached", scene().verified().with(|s| s.attached = false), rest(Waiting::Attach)),
-        ("attached: its attachment is read", scene(), Step::Verify),
-        ("reading the attachment failed", scene().failed(Operation::Verify, "", 3), paused(3)),
-        ("then it is staged", scene().verified(), stage()),
+        ("not attached", fixture().verified().with(|s| s.attached = false), rest(Waiting::Attach)),
+        ("attached: its attachment is read", fixture(), Step::Verify),
+        ("reading the attachment failed", fixture().failed(Operation::Verify, "", 3), paused(3)),
+        ("then it is staged", fixture().verified(), stage()),
         (
             "a driver that does not attach skips the handshake",
-            scene()
+            fixture()
                 .driver(json!({"attachRequired": false}))
                 .with(|s| (s.reported, s.attached) = (false, false)),
             stage(),
         ),
         (
             "so does an inline volume",
-            Scene::new()
+            Fixture::new()
                 .inline()
                 .driver(json!({"volumeLifecycleModes": ["Ephemeral"]}))
                 .with(|s| (s.reported, s.attached) = (false, false)),
@@ -233,15 +233,15 @@ fn driver_is_called_only_after_the_attach_handshake() {
 #[test]
 fn volume_is_staged_published_owned_then_ready() {
     use Progress::{Mounted, Owned, Published, Uncertain};
-    let scene = || Scene::new().wanted().verified();
-    let staged = || scene().device(Device::Staged);
+    let fixture = || Fixture::new().wanted().verified();
+    let staged = || fixture().device(Device::Staged);
     let owned =
-        || Scene::new().wanted_by(POD, json!({}), json!({"fsGroup": 7})).verified().device(Device::Staged);
+        || Fixture::new().wanted_by(POD, json!({}), json!({"fsGroup": 7})).verified().device(Device::Staged);
     check([
-        ("may be staged: stage again", scene().device(Device::Uncertain { found: false }), stage()),
+        ("may be staged: stage again", fixture().device(Device::Uncertain { found: false }), stage()),
         (
             "may be staged by an earlier run: stage again",
-            scene().device(Device::Uncertain { found: true }),
+            fixture().device(Device::Uncertain { found: true }),
             stage(),
         ),
         ("staged", staged(), publish()),
@@ -253,18 +253,18 @@ fn volume_is_staged_published_owned_then_ready() {
         ("mounted", staged().mount(Mounted), idle()),
         (
             "a driver that does not stage publishes directly",
-            scene().with(|s| s.capabilities = Some(NodeCapabilities::default())),
+            fixture().with(|s| s.capabilities = Some(NodeCapabilities::default())),
             publish(),
         ),
         (
             "so does its block volume, which has a record",
-            scene().unstaged_block().device(Device::Uncertain { found: false }),
+            fixture().unstaged_block().device(Device::Uncertain { found: false }),
             publish(),
         ),
-        ("published and not staged: stage first", scene().device(Device::None).mount(Uncertain), stage()),
+        ("published and not staged: stage first", fixture().device(Device::None).mount(Uncertain), stage()),
         (
             "the driver is not registered",
-            scene().with(|s| s.capabilities = None),
+            fixture().with(|s| s.capabilities = None),
             Step::Refuse {
                 pod: POD.into(),
                 operation: Operation::Publish,
@@ -282,16 +282,16 @@ fn volume_is_staged_published_owned_then_ready() {
 /// Every operation has its own backoff.
 #[test]
 fn operations_back_off_independently() {
-    let scene = || Scene::new().wanted().verified();
-    let staged = || scene().device(Device::Staged);
+    let fixture = || Fixture::new().wanted().verified();
+    let staged = || fixture().device(Device::Staged);
     check([
-        ("stage", scene().failed(Operation::Stage, "", 5), paused(5)),
+        ("stage", fixture().failed(Operation::Stage, "", 5), paused(5)),
         ("publish", staged().failed(Operation::Publish, POD, 5), paused(5)),
         ("another pod's publish does not block", staged().failed(Operation::Publish, "u2", 5), publish()),
         ("a stage that failed before it worked", staged().failed(Operation::Stage, "", 5), publish()),
         (
             "own",
-            Scene::new()
+            Fixture::new()
                 .wanted_by(POD, json!({}), json!({"fsGroup": 7}))
                 .verified()
                 .device(Device::Staged)
@@ -301,13 +301,13 @@ fn operations_back_off_independently() {
         ),
         (
             "unpublish",
-            Scene::new().mount(Progress::Mounted).released(POD).failed(Operation::Unpublish, POD, 5),
+            Fixture::new().mount(Progress::Mounted).released(POD).failed(Operation::Unpublish, POD, 5),
             paused(5),
         ),
-        ("unstage", Scene::new().device(Device::Staged).failed(Operation::Unstage, "", 5), paused(5)),
+        ("unstage", Fixture::new().device(Device::Staged).failed(Operation::Unstage, "", 5), paused(5)),
         (
             "the earliest of several",
-            Scene::new()
+            Fixture::new()
                 .mount(Progress::Mounted)
                 .mount_of("u2", Progress::Mounted, false)
                 .released(POD)
@@ -327,33 +327,33 @@ fn operations_back_off_independently() {
 fn released_volume_is_unpublished_unstaged_and_dropped() {
     use Progress::{Mounted, Owned, Published, Uncertain};
     let mut table = vec![
-        ("nothing is left", Scene::new(), Step::DropState),
+        ("nothing is left", Fixture::new(), Step::DropState),
         (
             "staged by this run: unstage, all pods known or not",
-            Scene::new().device(Device::Staged).with(|s| s.pods_known = false),
+            Fixture::new().device(Device::Staged).with(|s| s.pods_known = false),
             Step::Unstage,
         ),
-        ("may be staged", Scene::new().device(Device::Uncertain { found: false }), Step::Unstage),
-        ("found staged", Scene::new().device(Device::Uncertain { found: true }), Step::Unstage),
+        ("may be staged", Fixture::new().device(Device::Uncertain { found: false }), Step::Unstage),
+        ("found staged", Fixture::new().device(Device::Uncertain { found: true }), Step::Unstage),
         (
             "the record of a block volume whose driver does not stage",
-            Scene::new().unstaged_block().device(Device::Uncertain { found: false }),
+            Fixture::new().unstaged_block().device(Device::Uncertain { found: false }),
             Step::Unstage,
         ),
         (
             "found staged, and not all pods are known",
-            Scene::new().device(Device::Uncertain { found: true }).with(|s| s.pods_known = false),
+            Fixture::new().device(Device::Uncertain { found: true }).with(|s| s.pods_known = false),
             rest(Waiting::Pods),
         ),
-        ("not while mounted", Scene::new().device(Device::Staged).mount(Mounted), rest(Waiting::Pods)),
+        ("not while mounted", Fixture::new().device(Device::Staged).mount(Mounted), rest(Waiting::Pods)),
         (
             "not while desired",
-            Scene::new().wanted().device(Device::Staged).with(|s| s.attached = false),
+            Fixture::new().wanted().device(Device::Staged).with(|s| s.attached = false),
             rest(Waiting::Attach),
         ),
         (
             "driver not registered: the mount stays",
-            Scene::new().mount(Mounted).released(POD).with(|s| s.capabilities = None),
+            Fixture::new().mount(Mounted).released(POD).with(|s| s.capabilities = None),
             Step::Refuse {
                 pod: POD.into(),
                 operation: Operation::Unpublish,
@@ -362,7 +362,7 @@ fn released_volume_is_unpublished_unstaged_and_dropped() {
         ),
         (
             "driver not registered: the stage stays",
-            Scene::new().device(Device::Staged).with(|s| s.capabilities = None),
+            Fixture::new().device(Device::Staged).with(|s| s.capabilities = None),
             Step::Refuse {
                 pod: String::new(),
                 operation: Operation::Unstage,
@@ -371,30 +371,30 @@ fn released_volume_is_unpublished_unstaged_and_dropped() {
         ),
     ];
     for progress in [Uncertain, Published, Owned, Mounted] {
-        let scene = || Scene::new().device(Device::Staged).mount(progress);
-        table.push(("its pod was released", scene().released(POD), unpublish()));
-        table.push(("its pod was not released", scene(), rest(Waiting::Pods)));
+        let fixture = || Fixture::new().device(Device::Staged).mount(progress);
+        table.push(("its pod was released", fixture().released(POD), unpublish()));
+        table.push(("its pod was not released", fixture(), rest(Waiting::Pods)));
     }
     check(table);
     // Cleanup needs neither the Node nor CSIDrivers.
     let blind =
-        Scene::new().mount(Mounted).released(POD).with(|s| (s.node, s.drivers_known) = (false, false));
+        Fixture::new().mount(Mounted).released(POD).with(|s| (s.node, s.drivers_known) = (false, false));
     assert_eq!(blind.decide(), unpublish());
 }
 
 /// kubernetes.md 1.8 "Order": unmounts before mounts; one pod's failure does not affect another.
 #[test]
 fn pods_sharing_a_volume_do_not_block_each_other() {
-    let scene = || Scene::new().wanted().verified().device(Device::Staged);
+    let fixture = || Fixture::new().wanted().verified().device(Device::Staged);
     check([
         (
             "unpublish first",
-            scene().mount_of("u0", Progress::Mounted, false).released("u0"),
+            fixture().mount_of("u0", Progress::Mounted, false).released("u0"),
             Step::Unpublish { pod: "u0".into() },
         ),
         (
             "a failing unpublish does not block",
-            scene().mount_of("u0", Progress::Mounted, false).released("u0").failed(
+            fixture().mount_of("u0", Progress::Mounted, false).released("u0").failed(
                 Operation::Unpublish,
                 "u0",
                 5,
@@ -403,12 +403,12 @@ fn pods_sharing_a_volume_do_not_block_each_other() {
         ),
         (
             "a mount of an unknown pod does not block",
-            scene().mount_of("u0", Progress::Uncertain, true).with(|s| s.pods_known = false),
+            fixture().mount_of("u0", Progress::Uncertain, true).with(|s| s.pods_known = false),
             publish(),
         ),
         (
             "a second pod publishes the staged volume",
-            scene().mount(Progress::Mounted).wanted_by("u2", json!({}), json!({})),
+            fixture().mount(Progress::Mounted).wanted_by("u2", json!({}), json!({})),
             Step::Publish { pod: "u2".into() },
         ),
     ]);
@@ -423,12 +423,12 @@ fn failed_preconditions_refuse_the_mount() {
             {"matchExpressions": [{"key": "zone", "operator": "In", "values": [value]}]},
         ]}}})
     };
-    let disk = |s: &mut Scene| s.labels.insert("zone", "a");
+    let disk = |s: &mut Fixture| s.labels.insert("zone", "a");
     let once = json!({"accessModes": ["ReadWriteOncePod"]});
     let both = json!({"accessModes": ["ReadWriteOncePod", "ReadWriteOnce"]});
-    let by = |spec: Value| Scene::new().wanted_by(POD, spec, json!({})).verified();
+    let by = |spec: Value| Fixture::new().wanted_by(POD, spec, json!({})).verified();
     let lifecycle = |mode, hint| refused(Refusal::Lifecycle { mode, driver: "d".into(), hint });
-    let other = |s: Scene| s.mount_of("u2", Progress::Uncertain, false);
+    let other = |s: Fixture| s.mount_of("u2", Progress::Uncertain, false);
     check([
         ("matching affinity", by(zone("a")).with(disk), stage()),
         ("other affinity", by(zone("b")).with(disk), refused(Refusal::Affinity)),
@@ -446,25 +446,25 @@ fn failed_preconditions_refuse_the_mount() {
         ),
         (
             "inline, no CSIDriver object",
-            Scene::new().inline(),
+            Fixture::new().inline(),
             lifecycle("Ephemeral", " (no CSIDriver object)"),
         ),
         (
             "inline, not in volumeLifecycleModes",
-            Scene::new().inline().driver(json!({})),
+            Fixture::new().inline().driver(json!({})),
             lifecycle("Ephemeral", " (its CSIDriver object does not list it in volumeLifecycleModes)"),
         ),
         (
             "persistent, driver is ephemeral only",
-            Scene::new().wanted().driver(json!({"volumeLifecycleModes": ["Ephemeral"]})),
+            Fixture::new().wanted().driver(json!({"volumeLifecycleModes": ["Ephemeral"]})),
             lifecycle("Persistent", " (its CSIDriver object does not list it in volumeLifecycleModes)"),
         ),
     ]);
     let labelled = |has: Option<&str>, elsewhere: bool| {
-        let mut scene = Scene::new().wanted().verified().device(Device::Staged);
-        scene.volume.se_linux = has.map(Into::into);
-        scene.volume.desired.get_mut(POD).unwrap().se_linux = Some("b".into());
-        if elsewhere { other(scene) } else { scene }
+        let mut fixture = Fixture::new().wanted().verified().device(Device::Staged);
+        fixture.volume.se_linux = has.map(Into::into);
+        fixture.volume.desired.get_mut(POD).unwrap().se_linux = Some("b".into());
+        if elsewhere { other(fixture) } else { fixture }
     };
     let label = refused(Refusal::Label { has: "a".into(), wants: "b".into() });
     check([
@@ -494,29 +494,33 @@ fn failed_preconditions_refuse_the_mount() {
 #[test]
 fn republish_is_due_after_the_resync_interval() {
     let since = |published: Option<i64>| {
-        let mut scene = Scene::new().wanted().verified().device(Device::Staged).mount(Progress::Mounted);
-        scene.volume.mounts.get_mut(POD).unwrap().published = published.map(|ago| Monotonic(NOW.0 - ago));
-        scene.driver(json!({"requiresRepublish": true}))
+        let mut fixture = Fixture::new().wanted().verified().device(Device::Staged).mount(Progress::Mounted);
+        fixture.volume.mounts.get_mut(POD).unwrap().published = published.map(|ago| Monotonic(NOW.0 - ago));
+        fixture.driver(json!({"requiresRepublish": true}))
     };
-    let scene = |published| since(Some(published));
+    let fixture = |published| since(Some(published));
     let until = |seconds| Step::Idle { until: Some(Duration::from_secs(seconds)), waiting: None };
     check([
-        ("not yet", scene(20_000), until(40)),
-        ("now", scene(60_000), publish()),
-        ("overdue", scene(600_000), publish()),
+        ("not yet", fixture(20_000), until(40)),
+        ("now", fixture(60_000), publish()),
+        ("overdue", fixture(600_000), publish()),
         ("published by an earlier process", since(None), publish()),
         (
             "attached again: its attachment is read first",
-            scene(60_000).with(|s| s.volume.context = None),
+            fixture(60_000).with(|s| s.volume.context = None),
             Step::Verify,
         ),
-        ("detached: wait until attached", scene(60_000).with(|s| s.attached = false), rest(Waiting::Attach)),
-        ("failed", scene(60_000).failed(Operation::Publish, POD, 5), paused(5)),
-        ("only if the driver requires it", scene(600_000).driver(json!({})), idle()),
-        ("never for a block volume", scene(600_000).with(|s| s.volume.mode = Mode::Block), idle()),
+        (
+            "detached: wait until attached",
+            fixture(60_000).with(|s| s.attached = false),
+            rest(Waiting::Attach),
+        ),
+        ("failed", fixture(60_000).failed(Operation::Publish, POD, 5), paused(5)),
+        ("only if the driver requires it", fixture(600_000).driver(json!({})), idle()),
+        ("never for a block volume", fixture(600_000).with(|s| s.volume.mode = Mode::Block), idle()),
         (
             "not without the driver",
-            scene(600_000).with(|s| s.capabilities = None),
+            fixture(600_000).with(|s| s.capabilities = None),
             Step::Idle { until: Some(Duration::ZERO), waiting: None },
         ),
     ]);
@@ -527,7 +531,7 @@ fn republish_is_due_after_the_resync_interval() {
 fn pending_resize_expands_before_and_after_mount() {
     let gib = |n: i64| Quantity::from_bytes(n << 30);
     let growing = |progress, state: &str| {
-        let mut scene = Scene::new()
+        let mut fixture = Fixture::new()
             .wanted_by(POD, json!({"capacity": {"storage": "2Gi"}}), json!({}))
             .verified()
             .device(Device::Staged)
@@ -536,15 +540,16 @@ fn pending_resize_expands_before_and_after_mount() {
             "capacity": {"storage": "1Gi"}, "allocatedResources": {"storage": "2Gi"},
             "allocatedResourceStatuses": {"storage": state},
         }});
-        let desired = scene.volume.desired.get_mut(POD).unwrap();
+        let desired = fixture.volume.desired.get_mut(POD).unwrap();
         if let Source::Persistent { claim: known, .. } = &mut desired.source {
             *known = Arc::new(serde_json::from_value(claim).unwrap());
         }
-        scene
+        fixture
     };
     let pending = |progress| growing(progress, "NodeResizePending");
     let expand = || Step::Expand { pod: POD.into() };
-    let reading = |scene: Scene| scene.with(|s| s.volume.desired.get_mut(POD).unwrap().read_only = true);
+    let reading =
+        |fixture: Fixture| fixture.with(|s| s.volume.desired.get_mut(POD).unwrap().read_only = true);
     use Progress::{Mounted, Published, Uncertain};
     check([
         ("before it is ready", pending(Published), expand()),

@@ -81,7 +81,7 @@ impl Manager {
         };
         let unique = names::unique(&known.driver, &known.handle);
         if add(&mut self.world(), uid, volume, &unique, known, desired) {
-            self.in_use.change();
+            self.in_use.notify_changed();
             self.wake(Subject::Volume(unique));
         }
         Ok(())

@@ -76,7 +76,7 @@ impl Manager {
             pods.chain(world.volumes.keys().cloned().map(Subject::Volume)).collect()
         };
         self.remove_leftovers(leftovers).await;
-        self.in_use.change();
+        self.in_use.notify_changed();
         self.notify_waiters();
         subjects.into_iter().for_each(|subject| self.wake(subject));
     }
@@ -151,7 +151,7 @@ impl Manager {
         let gone =
             leftovers.into_iter().filter(|path| before.iter().any(|stuck| stuck.path == *path)).collect();
         self.remove_leftovers(gone).await;
-        self.in_use.change();
+        self.in_use.notify_changed();
         changed.extend(before.into_iter().filter_map(|mount| mount.pod).map(Subject::Pod));
         changed.into_iter().for_each(|subject| self.wake(subject));
         self.notify_waiters();

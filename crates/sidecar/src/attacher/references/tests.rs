@@ -124,10 +124,10 @@ async fn stale_store_is_no_proof() {
     let check = fixture.checker().start(awaited.volumes.clone()).await.unwrap();
     assert_eq!(check, ReferenceCheck::Await(awaited.clone()));
     fixture.deliver("ADDED", &attachment("b", json!("late"), 19)).await;
-    let check = fixture.checker().proceed(awaited.clone()).await.unwrap();
+    let check = fixture.checker().resume(awaited.clone()).await.unwrap();
     assert_eq!(check, ReferenceCheck::Await(awaited.clone()));
     fixture.deliver("BOOKMARK", &json!({"metadata": {"resourceVersion": "20"}})).await;
-    let check = fixture.checker().proceed(awaited).await.unwrap();
+    let check = fixture.checker().resume(awaited).await.unwrap();
     assert_eq!(check, done(&["free", "late", "used"], &["free"]));
     assert_eq!(fixture.requests(), ["volumeattachments"], "no further page");
 }
@@ -180,10 +180,10 @@ fn raw_attachment_names_its_volume() {
         (json!(DRIVER), json!({"persistentVolumeName": "v"}), RawReference::Volume("v")),
         (json!("other"), json!({"persistentVolumeName": "v"}), RawReference::Volume("v")),
         (Value::Null, json!({"persistentVolumeName": "v"}), RawReference::Volume("v")),
-        (json!("other"), json!({"persistentVolumeName": 1}), RawReference::NoneOfOurs),
+        (json!("other"), json!({"persistentVolumeName": 1}), RawReference::NotOurs),
         (json!(DRIVER), json!({"persistentVolumeName": 1}), RawReference::Unknown),
-        (json!(DRIVER), inline(), RawReference::NoneOfOurs),
-        (Value::Null, inline(), RawReference::NoneOfOurs),
+        (json!(DRIVER), inline(), RawReference::NotOurs),
+        (Value::Null, inline(), RawReference::NotOurs),
         (json!(DRIVER), Value::Null, RawReference::Unknown),
         (Value::Null, Value::Null, RawReference::Unknown),
     ] {

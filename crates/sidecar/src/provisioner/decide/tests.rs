@@ -14,11 +14,11 @@ use crate::provisioner::intent::IntentTopology;
 use crate::provisioner::reclaim::IdleReason;
 use crate::provisioner::source::SourceProblem;
 use crate::provisioner::testing::{
-    AT, DRIVER, GI, NOW, Scene, VOLUME, claim, class, created, intent, nodes, volume, with,
+    AT, DRIVER, Fixture, GI, NOW, VOLUME, claim, class, created, intent, nodes, volume, with,
 };
 use crate::provisioner::view::{Exhausted, Transition};
 
-impl Scene {
+impl Fixture {
     fn step(&self) -> ProvisionStep {
         decide(&self.view(), AT)
     }
@@ -31,7 +31,7 @@ impl Scene {
         Self { class: Some(class(patch)), ..Self::default() }
     }
 
-    /// A scene with an intent, whose CreateVolume had this outcome.
+    /// A fixture with an intent, whose CreateVolume had this outcome.
     fn with_outcome(outcome: Option<CreateOutcome>) -> Self {
         let state = ProvisionState { outcome, ..ProvisionState::default() };
         Self { intent: Some(Arc::new(intent())), state, ..Self::default() }
@@ -94,9 +94,9 @@ fn only_pending_claims_of_this_driver_are_provisioned() {
         annotated("pv.kubernetes.io/migrated-to", DRIVER),
         on_node("node-a"),
     ] {
-        assert_eq!(Scene::claimed(patch.clone()).written(), {
+        assert_eq!(Fixture::claimed(patch.clone()).written(), {
             let mut expected = intent();
-            expected.template = Scene::claimed(patch).written().template;
+            expected.template = Fixture::claimed(patch).written().template;
             expected
         });
     }
@@ -107,41 +107,41 @@ fn only_pending_claims_of_this_driver_are_provisioned() {
         (json!({"spec": {"volumeName": "pv"}}), Reason::Bound),
         (json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}), Reason::Deleting),
     ] {
-        assert_eq!(Scene::claimed(patch.clone()).step(), ProvisionStep::Idle(reason), "{patch}");
+        assert_eq!(Fixture::claimed(patch.clone()).step(), ProvisionStep::Idle(reason), "{patch}");
     }
-    assert_eq!(Scene { claim: None, ..Scene::default() }.step(), ProvisionStep::Idle(Reason::NoClaim));
-    let no_class = Scene { class: None, ..Scene::default() };
+    assert_eq!(Fixture { claim: None, ..Fixture::default() }.step(), ProvisionStep::Idle(Reason::NoClaim));
+    let no_class = Fixture { class: None, ..Fixture::default() };
     assert_eq!(no_class.step(), ProvisionStep::Idle(Reason::NoClass("fast".into())));
     let another = Reason::ClassOfOtherProvisioner { class: "fast".into(), provisioner: "x".into() };
-    assert_eq!(Scene::classed(json!({"provisioner": "x"})).step(), ProvisionStep::Idle(another));
+    assert_eq!(Fixture::classed(json!({"provisioner": "x"})).step(), ProvisionStep::Idle(another));
     let selector = json!({"spec": {"selector": {"matchLabels": {"a": "b"}}}});
-    assert_eq!(Scene::claimed(selector).refusal(), Refusal::Selector);
+    assert_eq!(Fixture::claimed(selector).refusal(), Refusal::Selector);
 }
 
 /// sidecars.md 1.1 "Selects PVC": WaitForFirstConsumer needs a node.
 #[test]
 fn wait_for_first_consumer_needs_selected_node() {
     let waiting = json!({"volumeBindingMode": "WaitForFirstConsumer"});
-    assert_eq!(Scene::classed(waiting.clone()).step(), ProvisionStep::Idle(Reason::NoNodeSelected));
+    assert_eq!(Fixture::classed(waiting.clone()).step(), ProvisionStep::Idle(Reason::NoNodeSelected));
     let old_key =
         json!({"metadata": {"annotations": {"volume.alpha.kubernetes.io/selected-node": "node-a"}}});
     for patch in [on_node("node-a"), old_key] {
-        let scene = Scene { claim: Some(claim(patch)), ..Scene::classed(waiting.clone()) };
-        assert_eq!(scene.written().claim.uid, "u1");
+        let fixture = Fixture { claim: Some(claim(patch)), ..Fixture::classed(waiting.clone()) };
+        assert_eq!(fixture.written().claim.uid, "u1");
     }
-    let scene = Scene { claim: Some(claim(on_node(""))), ..Scene::classed(waiting) };
-    assert_eq!(scene.step(), ProvisionStep::Idle(Reason::NoNodeSelected));
+    let fixture = Fixture { claim: Some(claim(on_node(""))), ..Fixture::classed(waiting) };
+    assert_eq!(fixture.step(), ProvisionStep::Idle(Reason::NoNodeSelected));
 }
 
 /// The state is dropped when its claim is gone or bound.
 #[test]
 fn state_is_dropped_when_claim_needs_no_volume() {
     let refused = ProvisionState { outcome: Some(CreateOutcome::Refused), ..ProvisionState::default() };
-    let scene = Scene { claim: None, state: refused.clone(), ..Scene::default() };
-    assert_eq!(scene.step(), ProvisionStep::DropState);
+    let fixture = Fixture { claim: None, state: refused.clone(), ..Fixture::default() };
+    assert_eq!(fixture.step(), ProvisionStep::DropState);
     let bound = claim(json!({"spec": {"volumeName": "pv"}}));
     assert_eq!(
-        Scene { claim: Some(bound), state: refused, ..Scene::default() }.step(),
+        Fixture { claim: Some(bound), state: refused, ..Fixture::default() }.step(),
         ProvisionStep::DropState
     );
 }
@@ -154,45 +154,45 @@ fn claim_with_foreign_data_source_is_left_to_populator() {
         "dataSourceRef": {"apiGroup": "populator.test", "kind": "Bucket", "name": "b"},
         "selector": {"matchLabels": {}},
     }});
-    let mut scene = Scene::claimed(source.clone());
-    assert_eq!(scene.step(), ProvisionStep::LeaveToPopulator);
+    let mut fixture = Fixture::claimed(source.clone());
+    assert_eq!(fixture.step(), ProvisionStep::LeaveToPopulator);
     // With node deployment, only the selected node records the event.
-    scene.config.node = Some(LocalNode { name: "node-a".into(), topology: zone("a") });
+    fixture.config.node = Some(LocalNode { name: "node-a".into(), topology: zone("a") });
     assert_eq!(
-        scene.step(),
+        fixture.step(),
         ProvisionStep::Idle(Reason::NotThisNode("a volume populator provisions the claim"))
     );
     for (node, leaves) in [("node-a", true), ("node-b", false)] {
-        scene.claim = Some(claim(with(source.clone(), &on_node(node))));
-        assert_eq!(scene.step() == ProvisionStep::LeaveToPopulator, leaves, "{node}");
+        fixture.claim = Some(claim(with(source.clone(), &on_node(node))));
+        assert_eq!(fixture.step() == ProvisionStep::LeaveToPopulator, leaves, "{node}");
     }
 }
 
-fn clone_scene() -> Scene {
-    let mut scene =
-        Scene::claimed(json!({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "src"}}}));
-    scene.config.capabilities.clone_volume = true;
-    scene.source_claim = Some(claim(json!({
+fn clone_scene() -> Fixture {
+    let mut fixture =
+        Fixture::claimed(json!({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "src"}}}));
+    fixture.config.capabilities.clone_volume = true;
+    fixture.source_claim = Some(claim(json!({
         "metadata": {"name": "src", "uid": "u0"}, "spec": {"volumeName": "pv0"}, "status": {"phase": "Bound"},
     })));
-    scene.source_volume = Some(volume(json!({
+    fixture.source_volume = Some(volume(json!({
         "metadata": {"name": "pv0"},
         "spec": {"claimRef": {"name": "src", "uid": "u0"}, "csi": {"volumeHandle": "h0"}},
     })));
-    scene
+    fixture
 }
 
 /// sidecars.md 1.1 "Clone finalizer": the source is protected before the intent is written or the driver called.
 #[test]
 fn clone_source_is_protected_before_intent() {
-    let mut scene = clone_scene();
-    let source = match scene.step() {
+    let mut fixture = clone_scene();
+    let source = match fixture.step() {
         ProvisionStep::ProtectSource(source) => source,
         step => panic!("{step:?}"),
     };
     assert!(matches!(&source, Source::Volume { handle, .. } if handle == "h0"), "{source:?}");
-    scene.state.apply(Transition::SourceProtected, AT.monotonic);
-    assert_eq!(scene.written().request.source, Some(ContentSource::Volume("h0".into())));
+    fixture.state.apply(Transition::SourceProtected, AT.monotonic);
+    assert_eq!(fixture.written().request.source, Some(ContentSource::Volume("h0".into())));
 
     let mut unsupported = clone_scene();
     unsupported.config.capabilities.clone_volume = false;
@@ -209,16 +209,16 @@ fn clone_source_is_protected_before_intent() {
 #[test]
 fn snapshot_source_is_fetched_then_protected() {
     let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
-    let mut scene = Scene::claimed(json!({"spec": {"dataSource": source}}));
-    scene.config.capabilities.create_delete_snapshot = true;
-    assert_eq!(scene.step(), ProvisionStep::FetchSources);
-    scene.state.apply(Transition::Fetched(Arc::default()), AT.monotonic);
+    let mut fixture = Fixture::claimed(json!({"spec": {"dataSource": source}}));
+    fixture.config.capabilities.create_delete_snapshot = true;
+    assert_eq!(fixture.step(), ProvisionStep::FetchSources);
+    fixture.state.apply(Transition::Fetched(Arc::default()), AT.monotonic);
     let name = "s".into();
     let missing =
         SourceError::SourceProblem { kind: "VolumeSnapshot", name, problem: SourceProblem::Missing };
-    assert_eq!(scene.refusal(), Refusal::Source(missing));
-    scene.state.apply(Transition::AttemptEnded, AT.monotonic);
-    assert_eq!(scene.step(), ProvisionStep::FetchSources, "fetched again at the next attempt");
+    assert_eq!(fixture.refusal(), Refusal::Source(missing));
+    fixture.state.apply(Transition::AttemptEnded, AT.monotonic);
+    assert_eq!(fixture.step(), ProvisionStep::FetchSources, "fetched again at the next attempt");
 
     let snapshot: VolumeSnapshot = serde_json::from_value(json!({
         "metadata": {"namespace": "shop", "name": "s", "uid": "su"},
@@ -232,12 +232,12 @@ fn snapshot_source_is_fetched_then_protected() {
     }))
     .unwrap();
     let fetched = Fetched { snapshot: Some(snapshot), content: Some(content), ..Fetched::default() };
-    scene.state.apply(Transition::Fetched(Arc::new(fetched)), AT.monotonic);
+    fixture.state.apply(Transition::Fetched(Arc::new(fetched)), AT.monotonic);
     assert!(
-        matches!(scene.step(), ProvisionStep::ProtectSource(Source::Snapshot { handle, .. }) if handle == "sh")
+        matches!(fixture.step(), ProvisionStep::ProtectSource(Source::Snapshot { handle, .. }) if handle == "sh")
     );
-    scene.state.apply(Transition::SourceProtected, AT.monotonic);
-    assert_eq!(scene.written().request.source, Some(ContentSource::Snapshot("sh".into())));
+    fixture.state.apply(Transition::SourceProtected, AT.monotonic);
+    assert_eq!(fixture.written().request.source, Some(ContentSource::Snapshot("sh".into())));
 }
 
 /// sidecars.md 1.1 "VolumeAttributesClass"
@@ -247,32 +247,32 @@ fn volume_attributes_class_is_fetched_and_checked() {
         let class = json!({"metadata": {"name": "gold"}, "driverName": driver, "parameters": {"iops": "9"}});
         AttributesClass::Found(Arc::new(serde_json::from_value::<VolumeAttributesClass>(class).unwrap()))
     };
-    let scene = |attributes, modify_volume| {
-        let mut scene = Scene::claimed(json!({"spec": {"volumeAttributesClassName": "gold"}}));
-        scene.config.capabilities.modify_volume = modify_volume;
-        scene
+    let fixture = |attributes, modify_volume| {
+        let mut fixture = Fixture::claimed(json!({"spec": {"volumeAttributesClassName": "gold"}}));
+        fixture.config.capabilities.modify_volume = modify_volume;
+        fixture
             .state
             .apply(Transition::Fetched(Arc::new(Fetched { attributes, ..Fetched::default() })), AT.monotonic);
-        scene
+        fixture
     };
-    let unseen = Scene::claimed(json!({"spec": {"volumeAttributesClassName": "gold"}}));
+    let unseen = Fixture::claimed(json!({"spec": {"volumeAttributesClassName": "gold"}}));
     assert_eq!(unseen.step(), ProvisionStep::FetchSources);
-    let empty = Scene::claimed(json!({"spec": {"volumeAttributesClassName": ""}}));
+    let empty = Fixture::claimed(json!({"spec": {"volumeAttributesClassName": ""}}));
     assert!(empty.written().request.mutable_parameters.is_empty());
 
-    let intent = scene(gold(DRIVER), true).written();
+    let intent = fixture(gold(DRIVER), true).written();
     assert_eq!(intent.request.mutable_parameters.get("iops").map(String::as_str), Some("9"));
     assert_eq!(intent.template["spec"]["volumeAttributesClassName"], "gold");
-    assert_eq!(scene(gold(DRIVER), false).refusal(), Refusal::CannotModify);
+    assert_eq!(fixture(gold(DRIVER), false).refusal(), Refusal::CannotModify);
     let another = Refusal::AttributesClassOfOtherDriver {
         name: "gold".into(),
         driver: "x".into(),
         expected: DRIVER.into(),
     };
-    assert_eq!(scene(gold("x"), true).refusal(), another);
-    assert_eq!(scene(AttributesClass::Missing, true).refusal(), Refusal::NoAttributesClass("gold".into()));
+    assert_eq!(fixture(gold("x"), true).refusal(), another);
+    assert_eq!(fixture(AttributesClass::Missing, true).refusal(), Refusal::NoAttributesClass("gold".into()));
     // If the API server does not serve the kind, the claim is treated as if it named no class.
-    let unserved = scene(AttributesClass::None, true).written();
+    let unserved = fixture(AttributesClass::None, true).written();
     assert_eq!(unserved.template["spec"].get("volumeAttributesClassName"), None);
 }
 
@@ -280,12 +280,12 @@ fn volume_attributes_class_is_fetched_and_checked() {
 #[test]
 fn topology_requirement_follows_capability_node_and_flags() {
     let zones = [("node-a", "a"), ("node-b", "b")];
-    let requested = |scene: &Scene| scene.written().request.topology;
+    let requested = |fixture: &Fixture| fixture.written().request.topology;
     let topology = |requisite: &[&str], preferred: &[&str]| {
         let list = |names: &[&str]| names.iter().map(|name| zone(name)).collect();
         Some(IntentTopology { requisite: list(requisite), preferred: list(preferred) })
     };
-    let on_b = || Scene::claimed(on_node("node-b"));
+    let on_b = || Fixture::claimed(on_node("node-b"));
 
     let mut without_topology = on_b().with_nodes(&zones);
     without_topology.config.capabilities.topology = false;
@@ -294,34 +294,37 @@ fn topology_requirement_follows_capability_node_and_flags() {
     let mut strict = on_b().with_nodes(&zones);
     strict.config.settings.strict_topology = true;
     assert_eq!(requested(&strict), topology(&["b"], &["b"]));
-    let immediate = requested(&Scene::default().with_nodes(&zones)).unwrap();
+    let immediate = requested(&Fixture::default().with_nodes(&zones)).unwrap();
     assert_eq!(immediate.requisite, [zone("a"), zone("b")]);
-    let mut silent = Scene::default().with_nodes(&zones);
+    let mut silent = Fixture::default().with_nodes(&zones);
     silent.config.settings.immediate_topology = false;
     assert_eq!(requested(&silent), None);
     let allowed =
         json!({"allowedTopologies": [{"matchLabelExpressions": [{"key": "zone", "values": ["b"]}]}]});
-    let scene = Scene { class: Some(class(allowed)), ..on_b() }.with_nodes(&zones);
-    assert_eq!(requested(&scene), topology(&["b"], &["b"]));
+    let fixture = Fixture { class: Some(class(allowed)), ..on_b() }.with_nodes(&zones);
+    assert_eq!(requested(&fixture), topology(&["b"], &["b"]));
 }
 
 /// sidecars.md 1.1 "Topology", "Reschedule": a missing node is rescheduled, other errors are reported.
 #[test]
 fn missing_node_is_rescheduled_and_other_topology_errors_are_refused() {
-    let on_c = Scene::claimed(on_node("node-c")).with_nodes(&[("node-a", "a")]);
+    let on_c = Fixture::claimed(on_node("node-c")).with_nodes(&[("node-a", "a")]);
     let gone = TopologyError::NoCSINode { node: "node-c".into() };
     assert_eq!(on_c.step(), ProvisionStep::UnselectNode(Unselect::Topology(gone)));
-    let mut unregistered = Scene::claimed(on_node("node-a")).with_nodes(&[("node-a", "a")]);
+    let mut unregistered = Fixture::claimed(on_node("node-a")).with_nodes(&[("node-a", "a")]);
     Arc::make_mut(&mut unregistered.nodes.csi_nodes[0]).spec.drivers.clear();
     let refusal = Refusal::Topology(TopologyError::NoTopologyKeysOnNode { node: "node-a".into() });
     assert_eq!(unregistered.refusal(), refusal);
-    assert_eq!(Scene::default().with_nodes(&[]).refusal(), Refusal::Topology(TopologyError::NoTopologyKeys));
+    assert_eq!(
+        Fixture::default().with_nodes(&[]).refusal(),
+        Refusal::Topology(TopologyError::NoTopologyKeys)
+    );
 }
 
 /// sidecars.md 1.1 "SC params `csi.storage.k8s.io/*`": reported before the driver is called.
 #[test]
 fn invalid_class_parameter_is_refused() {
-    let oops = Scene::classed(json!({"parameters": {"csi.storage.k8s.io/oops": ""}}));
+    let oops = Fixture::classed(json!({"parameters": {"csi.storage.k8s.io/oops": ""}}));
     assert!(oops.refusal().to_string().contains("csi.storage.k8s.io/oops"));
 }
 
@@ -329,17 +332,17 @@ const EBS: &str = "ebs.csi.aws.com";
 const EBS_IN_TREE: &str = "kubernetes.io/aws-ebs";
 
 /// A claim of a class of the in-tree plugin, for the driver that replaces it.
-fn in_tree_scene(parameters: Value) -> Scene {
+fn in_tree_scene(parameters: Value) -> Fixture {
     let to_driver = json!({"volume.kubernetes.io/storage-provisioner": EBS});
-    let mut scene = Scene {
+    let mut fixture = Fixture {
         claim: Some(claim(json!({"metadata": {"annotations": to_driver}}))),
         class: Some(class(json!({"provisioner": EBS_IN_TREE, "parameters": parameters}))),
-        ..Scene::default()
+        ..Fixture::default()
     };
-    scene.config.driver = EBS.into();
-    scene.config.capabilities.topology = true;
-    scene.config.settings.immediate_topology = false;
-    scene
+    fixture.config.driver = EBS.into();
+    fixture.config.capabilities.topology = true;
+    fixture.config.settings.immediate_topology = false;
+    fixture
 }
 
 /// sidecars.md 1.0 "In-tree migration".
@@ -373,41 +376,41 @@ fn class_of_in_tree_plugin_is_translated_for_driver() {
 /// The intent's topology comes from the translated class.
 #[test]
 fn intent_of_in_tree_class_with_zone_is_wanted() {
-    let mut scene = in_tree_scene(json!({"zone": "us-east-1a"}));
-    let intent = Arc::new(scene.written());
-    scene.intent = Some(Arc::clone(&intent));
-    assert_eq!(scene.step(), ProvisionStep::CreateVolume { intent: Arc::clone(&intent), wanted: true });
+    let mut fixture = in_tree_scene(json!({"zone": "us-east-1a"}));
+    let intent = Arc::new(fixture.written());
+    fixture.intent = Some(Arc::clone(&intent));
+    assert_eq!(fixture.step(), ProvisionStep::CreateVolume { intent: Arc::clone(&intent), wanted: true });
     // The class was created again, for another zone.
     let parameters = json!({"provisioner": EBS_IN_TREE, "parameters": {"zone": "us-east-1b"}});
-    scene.class = Some(class(parameters));
-    assert_eq!(scene.step(), ProvisionStep::CreateVolume { intent, wanted: false });
+    fixture.class = Some(class(parameters));
+    assert_eq!(fixture.step(), ProvisionStep::CreateVolume { intent, wanted: false });
 }
 
 #[test]
 fn class_of_another_in_tree_plugin_is_not_provisioned() {
-    let mut scene = in_tree_scene(json!({}));
-    scene.class = Some(class(json!({"provisioner": "kubernetes.io/gce-pd"})));
-    assert!(matches!(scene.step(), ProvisionStep::Idle(Reason::ClassOfOtherProvisioner { .. })));
+    let mut fixture = in_tree_scene(json!({}));
+    fixture.class = Some(class(json!({"provisioner": "kubernetes.io/gce-pd"})));
+    assert!(matches!(fixture.step(), ProvisionStep::Idle(Reason::ClassOfOtherProvisioner { .. })));
 }
 
 /// An in-tree claim whose volume the driver created in this zone.
-fn created_in_tree(zone: &str) -> Scene {
-    let mut scene = in_tree_scene(json!({}));
-    let intent = scene.written();
+fn created_in_tree(zone: &str) -> Fixture {
+    let mut fixture = in_tree_scene(json!({}));
+    let intent = fixture.written();
     let place = [("topology.ebs.csi.aws.com/zone".to_owned(), zone.to_owned())].into();
-    scene.state.outcome = created_outcome(CreatedVolume {
+    fixture.state.outcome = created_outcome(CreatedVolume {
         handle: "vol-1".into(),
         accessible_topology: vec![place],
         ..created()
     });
-    scene.intent = Some(Arc::new(intent));
-    scene
+    fixture.intent = Some(Arc::new(intent));
+    fixture
 }
 
 #[test]
 fn volume_of_in_tree_class_is_saved_with_in_tree_source_and_then_recognised() {
-    let mut scene = created_in_tree("us-east-1a");
-    let ProvisionStep::SavePv { object, .. } = scene.step() else { panic!("{:?}", scene.step()) };
+    let mut fixture = created_in_tree("us-east-1a");
+    let ProvisionStep::SavePv { object, .. } = fixture.step() else { panic!("{:?}", fixture.step()) };
     assert_eq!(object["spec"]["awsElasticBlockStore"], json!({"volumeID": "vol-1"}));
     assert_eq!(object["spec"].get("csi"), None);
     assert_eq!(object["metadata"]["annotations"][annotation::PROVISIONED_BY], EBS_IN_TREE);
@@ -423,8 +426,8 @@ fn volume_of_in_tree_class_is_saved_with_in_tree_source_and_then_recognised() {
     for (volume_id, recognised) in [("vol-1", true), ("vol-2", false)] {
         let mut object = object.clone();
         object["spec"]["awsElasticBlockStore"]["volumeID"] = json!(volume_id);
-        scene.pv = Some(serde_json::from_value(object).unwrap());
-        let done = matches!(scene.step(), ProvisionStep::FinishIntent { handle_owner: None, .. });
+        fixture.pv = Some(serde_json::from_value(object).unwrap());
+        let done = matches!(fixture.step(), ProvisionStep::FinishIntent { handle_owner: None, .. });
         assert_eq!(done, recognised, "{volume_id}");
     }
 }
@@ -433,23 +436,23 @@ fn volume_of_in_tree_class_is_saved_with_in_tree_source_and_then_recognised() {
 #[test]
 fn created_volume_is_kept_if_in_tree_pv_of_its_claim_was_changed() {
     const GCE: &str = "pd.csi.storage.gke.io";
-    let mut scene = in_tree_scene(json!({}));
-    scene.config.driver = GCE.into();
-    scene.config.capabilities.topology = false;
-    scene.claim = Some(claim(json!({
+    let mut fixture = in_tree_scene(json!({}));
+    fixture.config.driver = GCE.into();
+    fixture.config.capabilities.topology = false;
+    fixture.claim = Some(claim(json!({
         "metadata": {"annotations": {"volume.kubernetes.io/storage-provisioner": GCE}},
     })));
-    scene.class = Some(class(json!({"provisioner": "kubernetes.io/gce-pd"})));
-    scene.intent = Some(Arc::new(scene.written()));
-    scene.state.outcome = created_outcome(CreatedVolume {
+    fixture.class = Some(class(json!({"provisioner": "kubernetes.io/gce-pd"})));
+    fixture.intent = Some(Arc::new(fixture.written()));
+    fixture.state.outcome = created_outcome(CreatedVolume {
         handle: "projects/p/zones/us-east1-b/disks/pvc-u1".into(),
         ..created()
     });
-    let ProvisionStep::SavePv { object, .. } = scene.step() else { panic!("{:?}", scene.step()) };
+    let ProvisionStep::SavePv { object, .. } = fixture.step() else { panic!("{:?}", fixture.step()) };
     assert_eq!(object["spec"]["gcePersistentDisk"], json!({"pdName": "pvc-u1"}));
     let mut step_with = |patch: Value| {
-        scene.pv = Some(serde_json::from_value(with(object.clone(), &patch)).unwrap());
-        scene.step()
+        fixture.pv = Some(serde_json::from_value(with(object.clone(), &patch)).unwrap());
+        fixture.step()
     };
     let finished = |step: &ProvisionStep, expected: Option<&str>| match step {
         ProvisionStep::FinishIntent { handle_owner, .. } => handle_owner.as_deref() == expected,
@@ -471,9 +474,9 @@ fn created_volume_is_kept_if_in_tree_pv_of_its_claim_was_changed() {
 /// Upstream calls the driver again and again, and leaks the volume if the claim is deleted.
 #[test]
 fn volume_that_cannot_get_in_tree_source_is_deleted() {
-    let scene = created_in_tree("moon");
-    let ProvisionStep::DeleteCreated { handle, problem, .. } = scene.step() else {
-        panic!("{:?}", scene.step())
+    let fixture = created_in_tree("moon");
+    let ProvisionStep::DeleteCreated { handle, problem, .. } = fixture.step() else {
+        panic!("{:?}", fixture.step())
     };
     assert_eq!(handle, "vol-1");
     assert_eq!(

@@ -7,9 +7,9 @@ use super::*;
 const DRIVER: &str = "d.test";
 const OURS: &str = finalizer::PROVISIONER;
 
-/// Everything that a view borrows, as JSON that a case can change.
+/// The inputs of `decide`, as JSON that a case can change.
 #[derive(Clone)]
-struct Scene {
+struct Fixture {
     volume: Value,
     class: Value,
     attached: Vec<String>,
@@ -35,8 +35,8 @@ fn volume(name: &str) -> Value {
     })
 }
 
-fn released() -> Scene {
-    Scene {
+fn released() -> Fixture {
+    Fixture {
         volume: volume("m"),
         class: json!({"metadata": {"name": "c"}, "provisioner": DRIVER}),
         attached: Vec::new(),
@@ -54,21 +54,21 @@ fn set(object: &mut Value, path: &str, value: Value) {
     }
 }
 
-impl Scene {
-    /// The scene with one field of the volume changed. `null` removes it.
+impl Fixture {
+    /// The fixture with one field of the volume changed. `null` removes it.
     fn with(&self, path: &str, value: Value) -> Self {
-        let mut scene = self.clone();
-        set(&mut scene.volume, path, value);
-        scene
+        let mut fixture = self.clone();
+        set(&mut fixture.volume, path, value);
+        fixture
     }
 
     fn annotated(&self, key: &str, value: Value) -> Self {
-        let mut scene = self.clone();
-        match (&mut scene.volume["metadata"]["annotations"], value) {
+        let mut fixture = self.clone();
+        match (&mut fixture.volume["metadata"]["annotations"], value) {
             (Value::Object(map), Value::Null) => drop(map.remove(key)),
             (annotations, value) => annotations[key] = value,
         }
-        scene
+        fixture
     }
 
     fn deleting(&self) -> Self {
@@ -88,14 +88,14 @@ impl Scene {
     }
 
     fn with_sibling(&self, sibling: Value) -> Self {
-        let mut scene = self.clone();
-        scene.siblings.push(sibling);
-        scene
+        let mut fixture = self.clone();
+        fixture.siblings.push(sibling);
+        fixture
     }
 
     fn on(&self, node: &str) -> Self {
-        let place = [("node".to_owned(), node.to_owned())].into();
-        Self { node: Some(LocalNode { name: node.to_owned(), topology: place }), ..self.clone() }
+        let topology = [("node".to_owned(), node.to_owned())].into();
+        Self { node: Some(LocalNode { name: node.to_owned(), topology }), ..self.clone() }
     }
 
     fn decide(&self) -> ReclaimStep {
@@ -132,7 +132,7 @@ fn idle(reason: IdleReason) -> ReclaimStep {
 #[test]
 fn released_volume_with_policy_delete_is_deleted() {
     let released = released();
-    for (scene, expected) in [
+    for (fixture, expected) in [
         (released.clone(), delete()),
         (released.without_finalizer(), delete()),
         (released.deleting(), delete()),
@@ -142,20 +142,20 @@ fn released_volume_with_policy_delete_is_deleted() {
         (released.phase("Available"), idle(IdleReason::InUse)),
         (released.phase("Bound"), idle(IdleReason::InUse)),
         (released.phase("Failed"), idle(IdleReason::InUse)),
-        (released.phase("Melted"), idle(IdleReason::InUse)),
+        (released.phase("Unknown"), idle(IdleReason::InUse)),
         (released.phase("Bound").deleting(), idle(IdleReason::InUse)),
         (released.with("/spec/csi/volumeHandle", json!("")), ReclaimStep::Refuse(DeleteProblem::NoHandle)),
     ] {
-        assert_eq!(scene.decide(), expected, "{}", scene.volume);
+        assert_eq!(fixture.decide(), expected, "{}", fixture.volume);
     }
 }
 
 /// sidecars.md 1.1 "Delete": which volumes this driver may delete.
 #[test]
 fn volumes_of_other_drivers_or_provisioners_are_ignored() {
-    let provisioned_by = |maker: Value| released().annotated(annotation::PROVISIONED_BY, maker);
-    let migrated = |scene: Scene, to: &str| scene.annotated(annotation::MIGRATED_TO, json!(to));
-    for (scene, expected) in [
+    let provisioned_by = |provisioner: Value| released().annotated(annotation::PROVISIONED_BY, provisioner);
+    let migrated = |fixture: Fixture, to: &str| fixture.annotated(annotation::MIGRATED_TO, json!(to));
+    for (fixture, expected) in [
         (provisioned_by(json!("other")), idle(IdleReason::NotOurs)),
         (provisioned_by(Value::Null), delete()),
         (migrated(provisioned_by(json!("kubernetes.io/x")), DRIVER), delete()),
@@ -167,7 +167,7 @@ fn volumes_of_other_drivers_or_provisioners_are_ignored() {
         (provisioned_by(json!("other")).phase("Bound").without_finalizer(), idle(IdleReason::NotOurs)),
         (provisioned_by(json!("other")).policy("Retain"), idle(IdleReason::NotOurs)),
     ] {
-        assert_eq!(scene.decide(), expected, "{}", scene.volume);
+        assert_eq!(fixture.decide(), expected, "{}", fixture.volume);
     }
 }
 
@@ -176,7 +176,7 @@ fn volumes_of_other_drivers_or_provisioners_are_ignored() {
 fn finalizer_follows_reclaim_policy() {
     let bound = released().phase("Bound");
     let static_volume = bound.annotated(annotation::PROVISIONED_BY, Value::Null);
-    for (scene, expected) in [
+    for (fixture, expected) in [
         (bound.clone(), idle(IdleReason::InUse)),
         (bound.without_finalizer(), ReclaimStep::AddFinalizer),
         (static_volume.without_finalizer(), ReclaimStep::AddFinalizer),
@@ -192,34 +192,34 @@ fn finalizer_follows_reclaim_policy() {
         (bound.policy("Shred"), idle(IdleReason::Retained)),
         (bound.policy("Shred").phase("Released"), idle(IdleReason::Retained)),
     ] {
-        assert_eq!(scene.decide(), expected, "{}", scene.volume);
+        assert_eq!(fixture.decide(), expected, "{}", fixture.volume);
     }
 }
 
 /// sidecars.md 1.1 "Delete": deletion waits while an attachment refers to the volume.
 #[test]
 fn attached_volume_is_not_deleted() {
-    let attached = Scene { attached: vec!["csi-1".to_owned()], ..released() };
+    let attached = Fixture { attached: vec!["csi-1".to_owned()], ..released() };
     assert_eq!(attached.decide(), ReclaimStep::Wait(BlockedBy::Attachments(vec!["csi-1".to_owned()])));
     assert_eq!(
         attached.deleting().decide(),
         ReclaimStep::Wait(BlockedBy::Attachments(vec!["csi-1".to_owned()]))
     );
-    // After DeleteVolume succeeded, the rest does not wait.
-    assert_eq!(Scene { deleted: Some("u-m"), ..attached }.decide(), ReclaimStep::DeleteObject);
+    // After DeleteVolume has succeeded, deleting the object does not wait.
+    assert_eq!(Fixture { deleted: Some("u-m"), ..attached }.decide(), ReclaimStep::DeleteObject);
 }
 
 /// sidecars.md 1.1 "Delete": DeleteVolume, then the object, then the finalizer.
 #[test]
 fn deletion_order_is_volume_object_finalizer() {
-    let deleted = Scene { deleted: Some("u-m"), ..released() };
+    let deleted = Fixture { deleted: Some("u-m"), ..released() };
     assert_eq!(released().decide(), delete());
     assert_eq!(deleted.decide(), ReclaimStep::DeleteObject);
     assert_eq!(deleted.without_finalizer().decide(), ReclaimStep::DeleteObject);
     assert_eq!(deleted.deleting().decide(), ReclaimStep::Release);
     assert_eq!(deleted.deleting().without_finalizer().decide(), idle(IdleReason::AlreadyDeleted));
     // Another object of the same name is another volume.
-    assert_eq!(Scene { deleted: Some("u-former"), ..released() }.decide(), delete());
+    assert_eq!(Fixture { deleted: Some("u-former"), ..released() }.decide(), delete());
     // The policy was changed too late for the volume, but not for the object.
     assert_eq!(deleted.policy("Retain").decide(), ReclaimStep::RemoveFinalizer);
 }
@@ -228,26 +228,26 @@ fn deletion_order_is_volume_object_finalizer() {
 #[test]
 fn deletion_secret_comes_from_volume_else_class() {
     let annotated = |name: Value, namespace: Value| {
-        let scene = released().annotated(annotation::DELETION_SECRET_NAME, name);
-        let mut scene = scene.annotated(annotation::DELETION_SECRET_NAMESPACE, namespace);
-        scene.class["parameters"] = json!({
+        let fixture = released().annotated(annotation::DELETION_SECRET_NAME, name);
+        let mut fixture = fixture.annotated(annotation::DELETION_SECRET_NAMESPACE, namespace);
+        fixture.class["parameters"] = json!({
             "csi.storage.k8s.io/provisioner-secret-name": "${pvc.name}-${pv.name}",
             "csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}",
         });
-        scene
+        fixture
     };
     let unannotated = annotated(Value::Null, Value::Null);
     let with = |parameters: Value| {
-        let mut scene = unannotated.clone();
-        scene.class["parameters"] = parameters;
-        scene
+        let mut fixture = unannotated.clone();
+        fixture.class["parameters"] = parameters;
+        fixture
     };
-    for (scene, expected) in [
+    for (fixture, expected) in [
         (annotated(json!("s"), json!("n")), Some(("n", "s"))),
         (annotated(json!(""), json!("")), None),
         (annotated(json!("s"), Value::Null), Some(("ns", "claim-m"))),
         (unannotated.clone(), Some(("ns", "claim-m"))),
-        (Scene { class: Value::Null, ..unannotated.clone() }, None),
+        (Fixture { class: Value::Null, ..unannotated.clone() }, None),
         (unannotated.with("/spec/claimRef", Value::Null), None),
         (with(json!({})), None),
         (
@@ -261,7 +261,7 @@ fn deletion_secret_comes_from_volume_else_class() {
         // Other errors of the class do not matter any more.
         (with(json!({"csi.storage.k8s.io/nonsense": "1"})), None),
     ] {
-        assert_eq!(scene.decide(), delete_with(expected), "{} {}", scene.volume, scene.class);
+        assert_eq!(fixture.decide(), delete_with(expected), "{} {}", fixture.volume, fixture.class);
     }
     let half = with(json!({"csi.storage.k8s.io/provisioner-secret-name": "s"}));
     assert!(matches!(half.decide(), ReclaimStep::Refuse(DeleteProblem::Parameters { .. })));
@@ -279,7 +279,7 @@ fn node_deployment_deletes_only_own_volumes() {
         {"matchExpressions": [{"key": "node", "operator": "In", "values": ["a"]}]},
     ]}});
     let local = released().with("/spec/nodeAffinity", affinity);
-    for (scene, expected) in [
+    for (fixture, expected) in [
         (local.clone(), delete()),
         (local.on("a"), delete()),
         (local.on("b"), idle(IdleReason::OtherNode)),
@@ -288,7 +288,7 @@ fn node_deployment_deletes_only_own_volumes() {
         // It may be on any node: the driver of a wrong one would report it as deleted, and it would leak.
         (released().on("b"), idle(IdleReason::OtherNode)),
     ] {
-        assert_eq!(scene.decide(), expected, "{}", scene.volume);
+        assert_eq!(fixture.decide(), expected, "{}", fixture.volume);
     }
 }
 
@@ -304,7 +304,7 @@ fn shared_handle_blocks_deletion_until_last_pv() {
     let other = |name: &str, path: &str, value: Value| with(volume(name), path, value);
     let wait = |name: &str| ReclaimStep::Wait(BlockedBy::Sibling(name.to_owned()));
     let (bound, retained) = ("/status/phase", "/spec/persistentVolumeReclaimPolicy");
-    for (scene, expected) in [
+    for (fixture, expected) in [
         (released().with_sibling(other("z", bound, json!("Bound"))), shared("z")),
         (released().with_sibling(other("a", bound, json!("Available"))), shared("a")),
         (released().with_sibling(other("z", retained, json!("Retain"))), shared("z")),
@@ -343,20 +343,20 @@ fn shared_handle_blocks_deletion_until_last_pv() {
             shared("z"),
         ),
     ] {
-        assert_eq!(scene.decide(), expected, "{} {:?}", scene.volume, scene.siblings);
+        assert_eq!(fixture.decide(), expected, "{} {:?}", fixture.volume, fixture.siblings);
     }
     // A sibling with another handle may have another volume: it does not delete this one.
     let other_handle = |name: &str| other(name, "/spec/csi/volumeHandle", json!("V-1"));
-    for (scene, expected) in [
+    for (fixture, expected) in [
         (released().with_sibling(other_handle("z")), delete()),
         (released().with_sibling(other_handle("a")), wait("a")),
         (released().with_sibling(other_handle("y")).with_sibling(volume("z")), ReclaimStep::DeleteObject),
         (released().with_sibling(with(other_handle("z"), bound, json!("Bound"))), shared("z")),
     ] {
-        assert_eq!(scene.decide(), expected, "{:?}", scene.siblings);
+        assert_eq!(fixture.decide(), expected, "{:?}", fixture.siblings);
     }
-    // Each waits for its own attachments first.
-    let attached = Scene { attached: vec!["csi-1".to_owned()], ..released().with_sibling(volume("z")) };
+    // Each volume waits for its own attachments first.
+    let attached = Fixture { attached: vec!["csi-1".to_owned()], ..released().with_sibling(volume("z")) };
     assert!(matches!(attached.decide(), ReclaimStep::Wait(BlockedBy::Attachments(_))));
 }
 
@@ -450,7 +450,7 @@ fn in_tree_volume_that_cannot_be_translated_is_not_deleted() {
     let (rbd, _) = in_tree(&azure, json!({"rbd": {"image": "i"}}));
     assert_eq!(step_of(&rbd, &azure, None), ReclaimStep::Refuse(DeleteProblem::NoSource));
     assert!(DeleteProblem::NoSource.to_string().ends_with("set persistentVolumeReclaimPolicy to Retain"));
-    // The way out that both messages name.
+    // The remedy that both messages name.
     for mut volume in [volume, rbd] {
         set(&mut volume, "/spec/persistentVolumeReclaimPolicy", json!("Retain"));
         assert_eq!(step_of(&volume, &azure, None), ReclaimStep::RemoveFinalizer, "{volume}");

@@ -1,4 +1,4 @@
-//! Tables: a scene that resolves, and the result when one field differs.
+//! Tables: a fixture that resolves, and the result when one field differs.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ fn restores() -> Capabilities {
 
 /// Everything that a view borrows, as JSON that a case can change.
 #[derive(Clone)]
-struct Scene {
+struct Fixture {
     claim: Value,
     class: Value,
     snapshot: Value,
@@ -40,8 +40,8 @@ fn claim(source: Value) -> Value {
     })
 }
 
-fn scene(source: Value) -> Scene {
-    Scene {
+fn fixture(source: Value) -> Fixture {
+    Fixture {
         claim: claim(source),
         class: json!({"metadata": {"name": "c"}, "provisioner": DRIVER}),
         snapshot: json!({
@@ -85,17 +85,17 @@ fn claim_source() -> Value {
     json!({"kind": "PersistentVolumeClaim", "name": "old"})
 }
 
-impl Scene {
-    /// The scene with one field changed. `null` removes it.
+impl Fixture {
+    /// The fixture with one field changed. `null` removes it.
     fn with(&self, of: fn(&mut Self) -> &mut Value, path: &str, value: Value) -> Self {
-        let mut scene = self.clone();
+        let mut fixture = self.clone();
         let (parent, field) = path.rsplit_once('/').unwrap();
-        let object = of(&mut scene);
+        let object = of(&mut fixture);
         match object.pointer_mut(parent).unwrap() {
             Value::Object(map) if value.is_null() => drop(map.remove(field)),
             parent => parent[field] = value,
         }
-        scene
+        fixture
     }
 
     fn resolve(&self) -> Result<Source, SourceError> {
@@ -126,23 +126,23 @@ impl Scene {
     }
 }
 
-fn of_claim(scene: &mut Scene) -> &mut Value {
-    &mut scene.claim
+fn of_claim(fixture: &mut Fixture) -> &mut Value {
+    &mut fixture.claim
 }
-fn of_class(scene: &mut Scene) -> &mut Value {
-    &mut scene.class
+fn of_class(fixture: &mut Fixture) -> &mut Value {
+    &mut fixture.class
 }
-fn of_snapshot(scene: &mut Scene) -> &mut Value {
-    &mut scene.snapshot
+fn of_snapshot(fixture: &mut Fixture) -> &mut Value {
+    &mut fixture.snapshot
 }
-fn of_content(scene: &mut Scene) -> &mut Value {
-    &mut scene.content
+fn of_content(fixture: &mut Fixture) -> &mut Value {
+    &mut fixture.content
 }
-fn of_source(scene: &mut Scene) -> &mut Value {
-    &mut scene.source_claim
+fn of_source(fixture: &mut Fixture) -> &mut Value {
+    &mut fixture.source_claim
 }
-fn of_volume(scene: &mut Scene) -> &mut Value {
-    &mut scene.source_volume
+fn of_volume(fixture: &mut Fixture) -> &mut Value {
+    &mut fixture.source_volume
 }
 
 fn snapshot() -> Source {
@@ -157,15 +157,15 @@ fn volume() -> Source {
 #[test]
 fn data_source_resolves_by_field_and_kind() {
     let only_ref = |source: Value| {
-        let scene = scene(Value::Null);
-        scene.with(of_claim, "/spec/dataSourceRef", source)
+        let fixture = fixture(Value::Null);
+        fixture.with(of_claim, "/spec/dataSourceRef", source)
     };
-    let both = scene(snapshot_source()).with(of_claim, "/spec/dataSourceRef", claim_source());
-    for (scene, expected) in [
-        (scene(Value::Null), Source::None),
-        (scene(snapshot_source()), snapshot()),
-        (scene(claim_source()), volume()),
-        (scene(json!({"apiGroup": "", "kind": "PersistentVolumeClaim", "name": "old"})), volume()),
+    let both = fixture(snapshot_source()).with(of_claim, "/spec/dataSourceRef", claim_source());
+    for (fixture, expected) in [
+        (fixture(Value::Null), Source::None),
+        (fixture(snapshot_source()), snapshot()),
+        (fixture(claim_source()), volume()),
+        (fixture(json!({"apiGroup": "", "kind": "PersistentVolumeClaim", "name": "old"})), volume()),
         (only_ref(snapshot_source()), snapshot()),
         (only_ref(claim_source()), volume()),
         (only_ref(json!({"apiGroup": "x.dev", "kind": "Backup", "name": "b"})), Source::Foreign),
@@ -177,7 +177,7 @@ fn data_source_resolves_by_field_and_kind() {
         ),
         (both, snapshot()),
     ] {
-        assert_eq!(scene.resolve(), Ok(expected), "{}", scene.claim);
+        assert_eq!(fixture.resolve(), Ok(expected), "{}", fixture.claim);
     }
 }
 
@@ -186,27 +186,27 @@ fn data_source_resolves_by_field_and_kind() {
 fn invalid_claims_and_incapable_drivers_are_refused() {
     let in_namespace = |namespace: &str| {
         let source = json!({"kind": "PersistentVolumeClaim", "name": "old", "namespace": namespace});
-        scene(Value::Null).with(of_claim, "/spec/dataSourceRef", source)
+        fixture(Value::Null).with(of_claim, "/spec/dataSourceRef", source)
     };
-    let mut without = scene(snapshot_source());
+    let mut without = fixture(snapshot_source());
     without.capabilities.create_delete_snapshot = false;
-    let mut without_clone = scene(claim_source());
+    let mut without_clone = fixture(claim_source());
     without_clone.capabilities.clone_volume = false;
-    for (scene, expected) in [
+    for (fixture, expected) in [
         (in_namespace("other"), SourceError::CrossNamespace("other".into())),
         // Upstream does not check whether it is the same namespace.
         (in_namespace("ns"), SourceError::CrossNamespace("ns".into())),
-        (scene(json!({"kind": "PersistentVolumeClaim", "name": ""})), SourceError::Nameless),
-        (scene(json!({"kind": "Backup", "name": ""})), SourceError::Nameless),
-        (scene(json!({"kind": "VolumeSnapshot", "name": "snap"})), SourceError::WrongGroup(String::new())),
+        (fixture(json!({"kind": "PersistentVolumeClaim", "name": ""})), SourceError::Nameless),
+        (fixture(json!({"kind": "Backup", "name": ""})), SourceError::Nameless),
+        (fixture(json!({"kind": "VolumeSnapshot", "name": "snap"})), SourceError::WrongGroup(String::new())),
         (
-            scene(json!({"apiGroup": "x.dev", "kind": "VolumeSnapshot", "name": "snap"})),
+            fixture(json!({"apiGroup": "x.dev", "kind": "VolumeSnapshot", "name": "snap"})),
             SourceError::WrongGroup("x.dev".into()),
         ),
         (without, SourceError::CannotRestore),
         (without_clone, SourceError::CannotClone),
     ] {
-        assert_eq!(scene.resolve(), Err(expected));
+        assert_eq!(fixture.resolve(), Err(expected));
     }
     assert_eq!(in_namespace("").resolve(), Ok(volume()));
 }
@@ -214,7 +214,7 @@ fn invalid_claims_and_incapable_drivers_are_refused() {
 /// sidecars.md 1.1 "Data sources": a snapshot must be bound both ways, of this driver, ready, have a handle and fit.
 #[test]
 fn snapshot_source_is_validated() {
-    let good = scene(snapshot_source());
+    let good = fixture(snapshot_source());
     let deleting = good.with(of_snapshot, "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
     let started = json!([finalizer::SNAPSHOT_SOURCE_PROTECTION]);
     assert_eq!(deleting.with(of_snapshot, "/metadata/finalizers", started).resolve(), Ok(snapshot()));
@@ -222,14 +222,14 @@ fn snapshot_source_is_validated() {
     let larger = json!({"requests": {"storage": "11Gi"}});
     assert_eq!(good.with(of_claim, "/spec/resources", larger).resolve(), Ok(snapshot()));
 
-    let gone = |of: fn(&mut Scene) -> &mut Value| {
-        let mut scene = good.clone();
-        *of(&mut scene) = Value::Null;
-        scene
+    let gone = |of: fn(&mut Fixture) -> &mut Value| {
+        let mut fixture = good.clone();
+        *of(&mut fixture) = Value::Null;
+        fixture
     };
     let content = || "content".to_owned();
     let too_big = |requested| SourceProblem::TooBig { source_size: 10 << 30, requested };
-    for (scene, expected) in [
+    for (fixture, expected) in [
         (gone(of_snapshot), SourceProblem::Missing),
         (good.with(of_snapshot, "/metadata/name", json!("other")), SourceProblem::Missing),
         (good.with(of_snapshot, "/metadata/namespace", json!("other")), SourceProblem::Missing),
@@ -268,7 +268,7 @@ fn snapshot_source_is_validated() {
         ),
         (good.with(of_claim, "/spec/resources", json!({})), too_big(0)),
     ] {
-        assert_eq!(scene.problem(), expected);
+        assert_eq!(fixture.problem(), expected);
     }
     // A class and a content that agree on another driver are not ours.
     let other = good.with(of_content, "/spec/driver", json!("x")).with(of_class, "/provisioner", json!("x"));
@@ -278,7 +278,7 @@ fn snapshot_source_is_validated() {
 /// sidecars.md 1.1 "Volume-mode change"
 #[test]
 fn volume_mode_change_needs_annotation() {
-    let good = scene(snapshot_source());
+    let good = fixture(snapshot_source());
     let block = good.with(of_claim, "/spec/volumeMode", json!("Block"));
     let allowed = |text: &str| block.with(of_content, "/metadata/annotations", json!({ALLOW: text}));
     let refused = SourceProblem::ModeChange {
@@ -296,7 +296,7 @@ fn volume_mode_change_needs_annotation() {
     assert_eq!(block.with(of_content, "/spec/sourceVolumeMode", Value::Null).resolve(), Ok(snapshot()));
     assert_eq!(block.with(of_content, "/spec/sourceVolumeMode", json!("Block")).resolve(), Ok(snapshot()));
     assert_eq!(block.with(of_claim, "/spec/volumeMode", Value::Null).resolve(), Ok(snapshot()));
-    assert_eq!(Scene { prevent: false, ..block.clone() }.resolve(), Ok(snapshot()));
+    assert_eq!(Fixture { prevent: false, ..block.clone() }.resolve(), Ok(snapshot()));
     // Two unknown modes may differ.
     let unknown = block.with(of_content, "/spec/sourceVolumeMode", json!("Tape"));
     let unknown = unknown.with(of_claim, "/spec/volumeMode", json!("Drum"));
@@ -306,20 +306,20 @@ fn volume_mode_change_needs_annotation() {
 /// sidecars.md 1.1 "Data sources": a claim to clone must be bound both ways, of this driver and mode, and fit.
 #[test]
 fn clone_source_is_validated() {
-    let good = scene(claim_source());
+    let good = fixture(claim_source());
     let other_class = good.with(of_source, "/spec/storageClassName", json!("another"));
     assert_eq!(other_class.resolve(), Ok(volume()));
     let block = good.with(of_claim, "/spec/volumeMode", json!("Block"));
     assert_eq!(block.with(of_volume, "/spec/volumeMode", json!("Block")).resolve(), Ok(volume()));
     assert_eq!(good.with(of_claim, "/spec/volumeMode", Value::Null).resolve(), Ok(volume()));
 
-    let gone = |of: fn(&mut Scene) -> &mut Value| {
-        let mut scene = good.clone();
-        *of(&mut scene) = Value::Null;
-        scene
+    let gone = |of: fn(&mut Fixture) -> &mut Value| {
+        let mut fixture = good.clone();
+        *of(&mut fixture) = Value::Null;
+        fixture
     };
     let bad_volume = || SourceProblem::Volume("pv-old".into());
-    for (scene, expected) in [
+    for (fixture, expected) in [
         (gone(of_source), SourceProblem::Missing),
         (good.with(of_source, "/metadata/namespace", json!("other")), SourceProblem::Missing),
         (good.with(of_source, "/status/phase", json!("Pending")), SourceProblem::Unbound),
@@ -352,6 +352,6 @@ fn clone_source_is_validated() {
         ),
         (good.with(of_volume, "/spec/csi/volumeHandle", json!("")), SourceProblem::NoHandle),
     ] {
-        assert_eq!(scene.problem(), expected);
+        assert_eq!(fixture.problem(), expected);
     }
 }

@@ -33,7 +33,7 @@ fn modified(class: &str, status: Value) -> PersistentVolumeClaim {
     claim
 }
 
-fn on_way(target: &str, status: &str) -> Value {
+fn modify_status(target: &str, status: &str) -> Value {
     json!({"modifyVolumeStatus": {"targetVolumeAttributesClassName": target, "status": status}})
 }
 
@@ -114,7 +114,7 @@ fn waiting(expansion: WaitReason, modification: WaitReason) -> ResizeStep {
     ResizeStep::Wait(Waiting { expansion, modification })
 }
 
-const IN_FORCE: WaitReason = WaitReason::NoModification(modify::IdleReason::UpToDate);
+const CLASS_UP_TO_DATE: WaitReason = WaitReason::NoModification(modify::IdleReason::UpToDate);
 const LARGE_ENOUGH: WaitReason = WaitReason::NoExpansion(resize::IdleReason::LargeEnough);
 
 /// sidecars.md 1.3 "Trigger".
@@ -154,8 +154,8 @@ fn only_claims_of_this_driver_and_node_are_resized() {
         step(&deleting, &volume("5Gi"), &state),
         ResizeStep::BeginExpansion { size: size("10Gi"), fresh: true }
     );
-    let content = claim("5Gi", json!({}));
-    assert_eq!(step(&content, &volume("5Gi"), &state), waiting(LARGE_ENOUGH, IN_FORCE));
+    let satisfied = claim("5Gi", json!({}));
+    assert_eq!(step(&satisfied, &volume("5Gi"), &state), waiting(LARGE_ENOUGH, CLASS_UP_TO_DATE));
 }
 
 /// sidecars.md 1.3 "Start": a driver is called only for what it supports.
@@ -176,13 +176,16 @@ fn unsupported_operations_wait() {
         ResizeStep::BeginModification { target: "gold".into() }
     );
     let started = expanding(ExpansionState { in_progress: Some(size("10Gi")), ..ExpansionState::default() });
-    let content = claim("5Gi", json!({}));
-    let cannot = |capabilities, reasons: (WaitReason, WaitReason)| {
-        let step = step_as(&content, &volume("5Gi"), &started, |view| view.capabilities = capabilities);
+    let satisfied = claim("5Gi", json!({}));
+    let assert_waits = |capabilities, reasons: (WaitReason, WaitReason)| {
+        let step = step_as(&satisfied, &volume("5Gi"), &started, |view| view.capabilities = capabilities);
         assert_eq!(step, waiting(reasons.0, reasons.1));
     };
-    cannot(ResizerCapabilities { expand, modify: false }, (LARGE_ENOUGH, WaitReason::Unsupported));
-    cannot(ResizerCapabilities { expand: None, modify: true }, (WaitReason::Unsupported, IN_FORCE));
+    assert_waits(ResizerCapabilities { expand, modify: false }, (LARGE_ENOUGH, WaitReason::Unsupported));
+    assert_waits(
+        ResizerCapabilities { expand: None, modify: true },
+        (WaitReason::Unsupported, CLASS_UP_TO_DATE),
+    );
 }
 
 /// sidecars.md 1.3 "State machine (RecoverVolumeExpansionFailure GA)": the size, with this process's state. The full
@@ -204,8 +207,8 @@ fn expansion_size_depends_on_status_and_state() {
         assert_eq!(step(&claim("10Gi", status.clone()), &volume(has), state), expected, "{status}");
     }
     let pending = claim("10Gi", in_status("10Gi", "NodeResizePending"));
-    let nodes = WaitReason::NoExpansion(resize::IdleReason::WaitingForNode);
-    assert_eq!(step(&pending, &volume("10Gi"), &nothing), waiting(nodes, IN_FORCE));
+    let waits_for_node = WaitReason::NoExpansion(resize::IdleReason::WaitingForNode);
+    assert_eq!(step(&pending, &volume("10Gi"), &nothing), waiting(waits_for_node, CLASS_UP_TO_DATE));
 }
 
 /// sidecars.md 1.3 "Writes": the order, and that our own writes are not repeated.
@@ -268,7 +271,7 @@ fn expansion_steps_are_ordered() {
         let idle = WaitReason::NoModification(modify::IdleReason::OtherDriver);
         waiting(LARGE_ENOUGH, idle)
     });
-    assert_eq!(step(&done, &volume("11Gi"), &nothing), waiting(LARGE_ENOUGH, IN_FORCE));
+    assert_eq!(step(&done, &volume("11Gi"), &nothing), waiting(LARGE_ENOUGH, CLASS_UP_TO_DATE));
 }
 
 /// sidecars.md 1.3 "Errors".
@@ -286,7 +289,7 @@ fn failed_expansion_is_reported_and_backs_off() {
         let started = ExpansionState { in_progress, failed_finally, ..ExpansionState::default() };
         expanding(ExpansionState { failed, ..started })
     };
-    let paused = waiting(WaitReason::Backoff(LATER), IN_FORCE);
+    let paused = waiting(WaitReason::Backoff(LATER), CLASS_UP_TO_DATE);
     use ErrorClass::{Final, Infeasible, StillRunning};
     for (request, state, expected) in [
         // Only final errors are reported.
@@ -344,8 +347,8 @@ fn expansion_of_volume_in_use_waits_for_pods() {
         expanding(ExpansionState { failed, in_use_reported, ..started })
     };
     let again = ResizeStep::Expand { size: size("10Gi") };
-    let paused = waiting(WaitReason::Backoff(LATER), IN_FORCE);
-    let in_use = waiting(WaitReason::InUse, IN_FORCE);
+    let paused = waiting(WaitReason::Backoff(LATER), CLASS_UP_TO_DATE);
+    let in_use = waiting(WaitReason::InUse, CLASS_UP_TO_DATE);
     let refusal = Code::FailedPrecondition;
     for (reported, before, code, pod_use, expected) in [
         // Pods are not watched yet: normal backoff.
@@ -369,7 +372,7 @@ fn expansion_of_volume_in_use_waits_for_pods() {
     }
 }
 
-/// sidecars.md 3, item 20: one worker, expansion first, and neither waits for the other.
+/// sidecars.md Departures 1.2, 1.3: one worker per claim. Expansion comes first, and neither waits for the other.
 #[test]
 fn expansion_goes_first_and_neither_blocks_the_other() {
     let mut wants = claim(
@@ -406,7 +409,7 @@ fn expansion_goes_first_and_neither_blocks_the_other() {
     assert_eq!(waiting.until(), Some(sooner));
     let idle = Waiting { expansion: WaitReason::InUse, modification: WaitReason::Backoff(LATER) };
     assert_eq!(idle.until(), Some(LATER));
-    assert_eq!(Waiting { expansion: WaitReason::InUse, modification: IN_FORCE }.until(), None);
+    assert_eq!(Waiting { expansion: WaitReason::InUse, modification: CLASS_UP_TO_DATE }.until(), None);
 }
 
 /// sidecars.md 1.3 "Modify (VAC GA)": from the request to success. The full table is next to the plan in `model`.
@@ -416,7 +419,7 @@ fn modification_steps_are_ordered() {
     let nothing = ResizeState::default();
     let started =
         modifying(ModificationState { in_progress: Some(target()), ..ModificationState::default() });
-    let in_progress = modified("gold", on_way("gold", "InProgress"));
+    let in_progress = modified("gold", modify_status("gold", "InProgress"));
     let volume = volume("5Gi");
     assert_eq!(
         step(&modified("gold", json!({})), &volume, &nothing),
@@ -425,12 +428,12 @@ fn modification_steps_are_ordered() {
     assert_eq!(step(&in_progress, &volume, &nothing), ResizeStep::BeginModification { target: target() });
     assert_eq!(step(&in_progress, &volume, &started), ResizeStep::Modify { target: target() });
     assert_eq!(
-        step(&modified("gold", on_way("gold", "Infeasible")), &volume, &started),
+        step(&modified("gold", modify_status("gold", "Infeasible")), &volume, &started),
         ResizeStep::BeginModification { target: target() }
     );
 
     // If the earlier call may still run, its target is completed first. If it has ended, the new request counts.
-    let tin = modified("tin", on_way("gold", "InProgress"));
+    let tin = modified("tin", modify_status("gold", "InProgress"));
     assert_eq!(step(&tin, &volume, &nothing), ResizeStep::BeginModification { target: target() });
     assert_eq!(step(&tin, &volume, &started), ResizeStep::Modify { target: target() });
     let mut ended = started.clone();
@@ -455,7 +458,7 @@ fn modification_steps_are_ordered() {
         ResizeStep::BeginModification { target: "tin".into() }
     );
 
-    let mut cancelled = modified("", on_way("gold", "Infeasible"));
+    let mut cancelled = modified("", modify_status("gold", "Infeasible"));
     cancelled.status.conditions =
         serde_json::from_value(json!([{"type": "ModifyingVolume", "status": "True"}])).unwrap();
     assert_eq!(step(&cancelled, &volume, &nothing), ResizeStep::CancelModification);
@@ -472,8 +475,8 @@ fn failed_modification_is_reported_and_backs_off() {
         modifying(ModificationState { in_progress, call_ended, failed, ..ModificationState::default() })
     };
     let paused = waiting(LARGE_ENOUGH, WaitReason::Backoff(LATER));
-    let in_progress = on_way("gold", "InProgress");
-    let infeasible = on_way("gold", "Infeasible");
+    let in_progress = modify_status("gold", "InProgress");
+    let infeasible = modify_status("gold", "Infeasible");
     for (requested, status, state, expected) in [
         ("gold", &in_progress, state(StillRunning, Code::Aborted, false), ResizeStep::ReportModification),
         ("gold", &in_progress, state(Final, Code::Internal, false), ResizeStep::ReportModification),
@@ -526,11 +529,21 @@ fn missing_class_is_reported_once() {
     let nothing = ResizeState::default();
     for (requested, status, state, expected) in [
         ("lost", json!({}), &nothing, ResizeStep::MarkPending { target: lost() }),
-        ("lost", on_way("", "Pending"), &nothing, ResizeStep::ReportMissingClass { target: lost() }),
-        ("lost", on_way("", "Pending"), &reported, missing.clone()),
-        ("gold", on_way("lost", "InProgress"), &nothing, ResizeStep::ReportMissingClass { target: lost() }),
-        ("gold", on_way("lost", "InProgress"), &reported, missing),
-        ("gold", on_way("", "Pending"), &reported, ResizeStep::BeginModification { target: "gold".into() }),
+        ("lost", modify_status("", "Pending"), &nothing, ResizeStep::ReportMissingClass { target: lost() }),
+        ("lost", modify_status("", "Pending"), &reported, missing.clone()),
+        (
+            "gold",
+            modify_status("lost", "InProgress"),
+            &nothing,
+            ResizeStep::ReportMissingClass { target: lost() },
+        ),
+        ("gold", modify_status("lost", "InProgress"), &reported, missing),
+        (
+            "gold",
+            modify_status("", "Pending"),
+            &reported,
+            ResizeStep::BeginModification { target: "gold".into() },
+        ),
     ] {
         assert_eq!(
             step(&modified(requested, status.clone()), &volume("5Gi"), state),
@@ -539,7 +552,7 @@ fn missing_class_is_reported_once() {
         );
     }
     // If the classes cannot be read, a missing one may exist.
-    for (requested, status) in [("lost", json!({})), ("gold", on_way("lost", "InProgress"))] {
+    for (requested, status) in [("lost", json!({})), ("gold", modify_status("lost", "InProgress"))] {
         let step = step_as(&modified(requested, status), &volume("5Gi"), &nothing, |view| {
             view.classes.known = false
         });

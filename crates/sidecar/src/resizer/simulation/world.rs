@@ -40,16 +40,18 @@ pub(super) enum Call {
 
 pub(super) struct World {
     api: SimulatedApi<Kind>,
+    /// The VolumeAttributesClasses that exist.
     pub(super) classes: BTreeSet<&'static str>,
+    /// Whether a pod uses the volume.
     pub(super) pod: bool,
     /// Whether the node has to expand the volume, too.
     node_expansion_required: bool,
     /// The actual size and class of the volume.
     size: Quantity,
     class: String,
-    /// Calls that may still run: without a response, or whose caller crashed.
-    open: Vec<Call>,
-    /// Calls whose callers wait.
+    /// Calls that may still run although no caller waits for them: they timed out, or their caller crashed.
+    uncertain: Vec<Call>,
+    /// Calls whose caller waits for the response.
     running: Vec<Call>,
 }
 
@@ -82,7 +84,7 @@ impl World {
             node_expansion_required,
             size: gibibytes(4),
             class: String::new(),
-            open: Vec::new(),
+            uncertain: Vec::new(),
             running: Vec::new(),
         }
     }
@@ -187,7 +189,7 @@ impl World {
             return Err(format!("{call:?} sent while {running:?} has no response"));
         }
         let same = |open: &&Call| std::mem::discriminant(*open) == std::mem::discriminant(&call);
-        if let Some(open) = self.open.iter().find(same).filter(|open| **open != call) {
+        if let Some(open) = self.uncertain.iter().find(same).filter(|open| **open != call) {
             return Err(format!("{call:?} sent while {open:?} may still run"));
         }
         self.running.push(call);
@@ -242,8 +244,8 @@ impl World {
         if done && !matches!(call, Call::Expand(size) if *size > gibibytes(LIMIT)) {
             self.apply(call);
         }
-        if !self.open.contains(call) {
-            self.open.push(call.clone());
+        if !self.uncertain.contains(call) {
+            self.uncertain.push(call.clone());
         }
     }
 
@@ -251,7 +253,7 @@ impl World {
         if done {
             self.apply(call);
         }
-        self.open.retain(|open| open != call);
+        self.uncertain.retain(|open| open != call);
     }
 
     fn is_done(&self, call: &Call) -> bool {
@@ -269,7 +271,7 @@ impl World {
     }
 
     /// The user requests a feasible size, and all classes exist.
-    pub(super) fn heal(&mut self) {
+    pub(super) fn make_feasible(&mut self) {
         self.pod = false;
         self.classes = ["gold", "tin", "lost"].into();
         if self.claim().requested_storage() > Some(gibibytes(LIMIT)) {

@@ -70,7 +70,7 @@ async fn clone_is_created_and_sources_must_exist_on_the_same_share() {
 }
 
 #[tokio::test]
-async fn snapshot_requests_that_cannot_be_served_say_why() {
+async fn invalid_snapshot_requests_get_matching_errors() {
     let (directories, controller) = controller(OnDelete::Delete);
     let volume = with_volume(&controller, &directories).await;
     let missing = controller.create_snapshot(&NewSnapshot::new("s", "srv#share#pvc-9##")).await.unwrap_err();
@@ -162,9 +162,12 @@ async fn hostile_snapshot_handles_are_deleted_without_effect() {
         }
         let source = format!("srv#share#{hostile}##");
         if source != volume.id {
-            let taken = controller.create_snapshot(&NewSnapshot::new("snap-1", source.clone())).await;
-            let named = VolumeHandle::parse(&source).unwrap().location();
-            assert!(taken.is_err() || named.is_ok_and(|named| named.path.as_str() == "x"), "{source}");
+            let created = controller.create_snapshot(&NewSnapshot::new("snap-1", source.clone())).await;
+            let location = VolumeHandle::parse(&source).unwrap().location();
+            assert!(
+                created.is_err() || location.is_ok_and(|location| location.path.as_str() == "x"),
+                "{source}"
+            );
         }
     }
     for path in ["x", "neighbour/data", "../canary"] {

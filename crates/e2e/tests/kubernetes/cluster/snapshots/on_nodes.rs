@@ -55,11 +55,12 @@ fn nodes_take_their_snapshots_without_distributed_snapshotting() {
     cluster.apply(
         &[snapshot_class("snap", DRIVER, "Delete"), snapshot_class("kept", DRIVER, "Retain")].concat(),
     );
-    let controllers: [(&str, fn(&TestCluster) -> ChildProcess); 2] =
-        [("upstream", upstream_controller), ("ours", |cluster| controller(cluster, &[]))];
-    for (name, start) in controllers {
+    for name in ["upstream", "ours"] {
         let started = Instant::now();
-        let mut snapshot_controller = start(&cluster);
+        let mut snapshot_controller = match name {
+            "upstream" => upstream_controller(&cluster),
+            _ => controller(&cluster, &[]),
+        };
         restore(&local);
         import_retained(&local, false);
         deletion_of_content_that_no_node_has(&cluster);

@@ -7,23 +7,26 @@ use super::*;
 #[test]
 fn unfinished_intent_repeats_same_call() {
     let create = |wanted| ProvisionStep::CreateVolume { intent: Arc::new(intent()), wanted };
-    assert_eq!(Scene::with_outcome(None).step(), create(true));
-    for scene in [
-        Scene { claim: None, class: None, ..Scene::with_outcome(None) },
-        Scene { claim: Some(claim(json!({"spec": {"volumeName": "pv"}}))), ..Scene::with_outcome(None) },
-        Scene { class: Some(class(json!({"provisioner": "x"}))), ..Scene::with_outcome(None) },
-        Scene { class: Some(class(json!({"metadata": {"uid": "class-2"}}))), ..Scene::with_outcome(None) },
-        Scene { claim: Some(claim(on_node("gone"))), ..Scene::with_outcome(None) }.with_nodes(&[]),
-        Scene { claim: Some(claim(on_node("node-a"))), ..Scene::with_outcome(None) }
+    assert_eq!(Fixture::with_outcome(None).step(), create(true));
+    for fixture in [
+        Fixture { claim: None, class: None, ..Fixture::with_outcome(None) },
+        Fixture { claim: Some(claim(json!({"spec": {"volumeName": "pv"}}))), ..Fixture::with_outcome(None) },
+        Fixture { class: Some(class(json!({"provisioner": "x"}))), ..Fixture::with_outcome(None) },
+        Fixture {
+            class: Some(class(json!({"metadata": {"uid": "class-2"}}))),
+            ..Fixture::with_outcome(None)
+        },
+        Fixture { claim: Some(claim(on_node("gone"))), ..Fixture::with_outcome(None) }.with_nodes(&[]),
+        Fixture { claim: Some(claim(on_node("node-a"))), ..Fixture::with_outcome(None) }
             .with_nodes(&[("node-a", "a")]),
     ] {
-        assert_eq!(scene.step(), create(false));
+        assert_eq!(fixture.step(), create(false));
     }
     // The call is skipped only if it was never sent and the claim is gone.
-    let create_unsent = |claim| Scene {
+    let create_unsent = |claim| Fixture {
         claim,
         state: ProvisionState { create_unsent: true, ..ProvisionState::default() },
-        ..Scene::with_outcome(None)
+        ..Fixture::with_outcome(None)
     };
     assert_eq!(create_unsent(Some(claim(json!({})))).step(), create(true));
     assert_eq!(create_unsent(None).step(), dropped(false, false));
@@ -36,10 +39,11 @@ fn intent_is_wanted_while_its_place_is_needed() {
     let wanted =
         |written_with: &[(&str, &str)], on: Option<&str>, now: &[(&str, &str)], now_on: Option<&str>| {
             let claimed = |node: Option<&str>| claim(node.map_or_else(|| json!({}), on_node));
-            let before = Scene { claim: Some(claimed(on)), ..Scene::default() }.with_nodes(written_with);
+            let before = Fixture { claim: Some(claimed(on)), ..Fixture::default() }.with_nodes(written_with);
             let intent = Some(Arc::new(before.written()));
-            let scene = Scene { claim: Some(claimed(now_on)), intent, ..Scene::default() }.with_nodes(now);
-            match scene.step() {
+            let fixture =
+                Fixture { claim: Some(claimed(now_on)), intent, ..Fixture::default() }.with_nodes(now);
+            match fixture.step() {
                 ProvisionStep::CreateVolume { wanted, .. } => wanted,
                 step => panic!("{step:?}"),
             }
@@ -96,10 +100,10 @@ fn uncertain_call_without_claim_ends_as_suspect() {
         assert_eq!(state.outcome, over.then_some(CreateOutcome::Unknown));
         for claim in [None, Some(claim(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})))] {
             let retry = claim.is_some();
-            let scene = Scene { claim, state: state.clone(), ..Scene::with_outcome(None) };
-            let scene = Scene { state: state.clone(), ..scene };
+            let fixture = Fixture { claim, state: state.clone(), ..Fixture::with_outcome(None) };
+            let fixture = Fixture { state: state.clone(), ..fixture };
             let create = ProvisionStep::CreateVolume { intent: Arc::new(intent()), wanted: false };
-            assert_eq!(scene.step(), if over { dropped(retry, true) } else { create });
+            assert_eq!(fixture.step(), if over { dropped(retry, true) } else { create });
         }
     }
     // A claim that needs the result again is not abandoned.
@@ -110,12 +114,12 @@ fn uncertain_call_without_claim_ends_as_suspect() {
     // A conclusive answer leaves no suspect.
     let mut settled = after(vague, 5, false);
     settled.apply(failed(vague, false, Some(minute(6))), AT.monotonic);
-    let scene = Scene { claim: None, state: settled, ..Scene::with_outcome(None) };
-    assert_eq!(Scene { intent: Some(Arc::new(intent())), ..scene }.step(), dropped(false, false));
+    let fixture = Fixture { claim: None, state: settled, ..Fixture::with_outcome(None) };
+    assert_eq!(Fixture { intent: Some(Arc::new(intent())), ..fixture }.step(), dropped(false, false));
     // The same if another PersistentVolume has the name.
     let other = volume(json!({"spec": {"claimRef": {"uid": "u9"}}}));
-    let scene = Scene { pv: Some(other), state: after(vague, 10, false), ..Scene::default() };
-    assert_eq!(Scene { intent: Some(Arc::new(intent())), ..scene }.step(), dropped(false, true));
+    let fixture = Fixture { pv: Some(other), state: after(vague, 10, false), ..Fixture::default() };
+    assert_eq!(Fixture { intent: Some(Arc::new(intent())), ..fixture }.step(), dropped(false, true));
     // After the suspect was recorded, the claim starts again with what is there now.
     let mut state = after(vague, 10, false);
     state.apply(Transition::IntentDropped, AT.monotonic);
@@ -126,9 +130,9 @@ fn uncertain_call_without_claim_ends_as_suspect() {
 #[test]
 fn exhausted_after_uncertain_call_leaves_suspect() {
     for (calls_settled, suspect) in [(true, false), (false, true)] {
-        let mut scene = Scene::with_outcome(Some(CreateOutcome::Exhausted));
-        scene.state.calls_settled = calls_settled;
-        assert_eq!(scene.step(), dropped(true, suspect));
+        let mut fixture = Fixture::with_outcome(Some(CreateOutcome::Exhausted));
+        fixture.state.calls_settled = calls_settled;
+        assert_eq!(fixture.step(), dropped(true, suspect));
     }
 }
 
@@ -229,10 +233,10 @@ fn final_outcome_drops_intent() {
         (CreateOutcome::Exhausted, None, true, false),
         (infeasible(), Some(claim(json!({}))), false, false),
     ] {
-        let mut scene = Scene { claim: claimed, ..Scene::with_outcome(Some(outcome)) };
-        scene.state.calls_settled = true;
-        scene.config.capabilities.topology = topology;
-        assert_eq!(scene.step(), give_up(retry), "{:?} {topology}", scene.state.outcome);
+        let mut fixture = Fixture { claim: claimed, ..Fixture::with_outcome(Some(outcome)) };
+        fixture.state.calls_settled = true;
+        fixture.config.capabilities.topology = topology;
+        assert_eq!(fixture.step(), give_up(retry), "{:?} {topology}", fixture.state.outcome);
     }
 }
 
@@ -241,13 +245,13 @@ fn final_outcome_drops_intent() {
 fn exhausted_selected_node_is_unselected() {
     let mut state = ProvisionState { outcome: Some(CreateOutcome::Exhausted), ..ProvisionState::default() };
     state.apply(Transition::IntentDropped, AT.monotonic);
-    let scene = |patch| Scene { claim: Some(claim(patch)), state: state.clone(), ..Scene::default() };
+    let fixture = |patch| Fixture { claim: Some(claim(patch)), state: state.clone(), ..Fixture::default() };
     let zones = [("node-a", "a")];
-    let rescheduled = scene(on_node("node-a")).with_nodes(&zones);
+    let rescheduled = fixture(on_node("node-a")).with_nodes(&zones);
     assert_eq!(rescheduled.step(), ProvisionStep::UnselectNode(Unselect::Exhausted));
     // Without a selected node or topology there is no alternative: retry.
-    assert_eq!(scene(json!({})).with_nodes(&zones).written().claim.uid, "u1");
-    assert_eq!(scene(on_node("node-a")).written().claim.uid, "u1");
+    assert_eq!(fixture(json!({})).with_nodes(&zones).written().claim.uid, "u1");
+    assert_eq!(fixture(on_node("node-a")).written().claim.uid, "u1");
     state.apply(Transition::NodeUnselected, AT.monotonic);
     assert_eq!(state, ProvisionState::default());
 }
@@ -260,13 +264,13 @@ fn infeasible_request_waits_for_retry_max_or_other_class() {
     let mut state = ProvisionState::default();
     state.apply(failed(ErrorClass::Infeasible, false, None), AT.monotonic);
     state.apply(Transition::IntentDropped, AT.monotonic);
-    let scene = Scene { state, ..Scene::default() };
-    let at = |after| decide(&scene.view(), Now { monotonic: AT.monotonic.plus(after), ..AT });
+    let fixture = Fixture { state, ..Fixture::default() };
+    let at = |after| decide(&fixture.view(), Now { monotonic: AT.monotonic.plus(after), ..AT });
     let wait = |pause| ProvisionStep::Wait { reason: Reason::Infeasible, pause, competing: false };
     assert_eq!(at(Duration::ZERO), wait(max));
     assert_eq!(at(max - Duration::from_secs(1)), wait(Duration::from_secs(1)));
     assert!(matches!(at(max), ProvisionStep::WriteIntent(_)));
-    let other = Scene { class: Some(class(json!({"metadata": {"uid": "class-2"}}))), ..scene };
+    let other = Fixture { class: Some(class(json!({"metadata": {"uid": "class-2"}}))), ..fixture };
     assert!(matches!(other.step(), ProvisionStep::WriteIntent(_)));
 }
 
@@ -274,13 +278,13 @@ fn infeasible_request_waits_for_retry_max_or_other_class() {
 /// leak.
 #[test]
 fn created_volume_is_saved_and_retained_if_old_and_unclaimed() {
-    let scene = |claim, written: Time| {
+    let fixture = |claim, written: Time| {
         let mut intent = intent();
         intent.written = written.0;
         let state = ProvisionState { outcome: created_outcome(created()), ..ProvisionState::default() };
-        Scene { claim, intent: Some(Arc::new(intent)), state, ..Scene::default() }
+        Fixture { claim, intent: Some(Arc::new(intent)), state, ..Fixture::default() }
     };
-    let saved = |scene: &Scene| match scene.step() {
+    let saved = |fixture: &Fixture| match fixture.step() {
         ProvisionStep::SavePv { object, retain, .. } => {
             (object["spec"]["persistentVolumeReclaimPolicy"].as_str().unwrap().to_owned(), retain)
         }
@@ -288,19 +292,19 @@ fn created_volume_is_saved_and_retained_if_old_and_unclaimed() {
     };
     let day = 86_400_000;
     let (delete, retain) = (("Delete".to_owned(), false), ("Retain".to_owned(), true));
-    assert_eq!(saved(&scene(Some(claim(json!({}))), NOW)), delete);
-    assert_eq!(saved(&scene(None, NOW)), delete);
-    assert_eq!(saved(&scene(None, Time(NOW.0 - day))), delete);
-    assert_eq!(saved(&scene(None, Time(NOW.0 - day - 1))), retain);
-    assert_eq!(saved(&scene(Some(claim(json!({}))), Time(0))), delete);
+    assert_eq!(saved(&fixture(Some(claim(json!({}))), NOW)), delete);
+    assert_eq!(saved(&fixture(None, NOW)), delete);
+    assert_eq!(saved(&fixture(None, Time(NOW.0 - day))), delete);
+    assert_eq!(saved(&fixture(None, Time(NOW.0 - day - 1))), retain);
+    assert_eq!(saved(&fixture(Some(claim(json!({}))), Time(0))), delete);
 }
 
 /// sidecars.md 1.1 "capacity checks"
 #[test]
 fn invalid_or_rejected_volume_is_deleted() {
     let small = CreatedVolume { capacity_bytes: GI - 1, ..created() };
-    let scene = Scene::with_outcome(created_outcome(small));
-    let mut refused = Scene::with_outcome(created_outcome(created()));
+    let fixture = Fixture::with_outcome(created_outcome(small));
+    let mut refused = Fixture::with_outcome(created_outcome(created()));
     refused.state.apply(Transition::SaveRejected("no".into()), AT.monotonic);
     let problem = InvalidVolume::Rejected("no".into());
     let undone = ProvisionStep::DeleteCreated {
@@ -325,19 +329,19 @@ fn invalid_or_rejected_volume_is_deleted() {
         problem,
         other_pv_uid,
     };
-    assert_eq!(scene.step(), undo(Arc::new(intent()), problem, None));
+    assert_eq!(fixture.step(), undo(Arc::new(intent()), problem, None));
 
     let mut copy = intent();
     copy.request.source = Some(ContentSource::Snapshot("s".into()));
     let copy = Arc::new(copy);
-    let mut scene =
-        Scene { intent: Some(Arc::clone(&copy)), ..Scene::with_outcome(created_outcome(created())) };
-    assert_eq!(scene.step(), undo(Arc::clone(&copy), InvalidVolume::NoSource, None));
+    let mut fixture =
+        Fixture { intent: Some(Arc::clone(&copy)), ..Fixture::with_outcome(created_outcome(created())) };
+    assert_eq!(fixture.step(), undo(Arc::clone(&copy), InvalidVolume::NoSource, None));
 
     // The volume is not deleted if a PersistentVolume refers to its handle.
-    scene.handle_owner = Some("static".into());
+    fixture.handle_owner = Some("static".into());
     assert_eq!(
-        scene.step(),
+        fixture.step(),
         ProvisionStep::FinishIntent { intent: copy, handle_owner: Some("static".into()) }
     );
 }
@@ -352,8 +356,8 @@ fn existing_pv_finishes_intent() {
         ProvisionState { create_unsent: true, ..ProvisionState::default() },
         ProvisionState { outcome: Some(CreateOutcome::Refused), ..ProvisionState::default() },
     ] {
-        let scene = Scene { pv: Some(volume(json!({}))), state, ..Scene::with_outcome(None) };
-        assert_eq!(scene.step(), settle);
+        let fixture = Fixture { pv: Some(volume(json!({}))), state, ..Fixture::with_outcome(None) };
+        assert_eq!(fixture.step(), settle);
     }
 }
 
@@ -379,10 +383,10 @@ fn pv_of_another_node_undoes_intent_of_this_node() {
         // The same handle: it is the same volume.
         (at("b"), Some("a"), true, &settle),
     ] {
-        let mut scene = Scene { pv: Some(volume(affinity.clone())), ..Scene::with_outcome(None) };
-        scene.config.node = zone.map(node);
-        scene.state.outcome = created_is_known.then(|| created_outcome(created())).flatten();
-        assert_eq!(scene.step(), *expected, "{affinity} {zone:?} {created_is_known}");
+        let mut fixture = Fixture { pv: Some(volume(affinity.clone())), ..Fixture::with_outcome(None) };
+        fixture.config.node = zone.map(node);
+        fixture.state.outcome = created_is_known.then(|| created_outcome(created())).flatten();
+        assert_eq!(fixture.step(), *expected, "{affinity} {zone:?} {created_is_known}");
     }
 }
 
@@ -393,11 +397,11 @@ fn foreign_pv_with_same_name_undoes_intent() {
     let taken = || InvalidVolume::NameTaken { name: VOLUME.into() };
     let not_needed = || InvalidVolume::NotNeeded { name: VOLUME.into() };
     let intent = Arc::new(intent());
-    let scene = |patch, state: ProvisionState| Scene {
+    let fixture = |patch, state: ProvisionState| Fixture {
         pv: Some(volume(patch)),
         intent: Some(Arc::clone(&intent)),
         state,
-        ..Scene::default()
+        ..Fixture::default()
     };
     let with = |outcome| ProvisionState { outcome, ..ProvisionState::default() };
     for (patch, problem) in [
@@ -411,18 +415,20 @@ fn foreign_pv_with_same_name_undoes_intent() {
             problem,
             other_pv_uid: Some("pv-1".into()),
         };
-        assert_eq!(scene(patch, with(created_outcome(created()))).step(), undo);
+        assert_eq!(fixture(patch, with(created_outcome(created()))).step(), undo);
     }
     let other = json!({"spec": {"claimRef": {"uid": "u9"}}});
-    let held =
-        Scene { handle_owner: Some("pv9".into()), ..scene(other.clone(), with(created_outcome(created()))) };
+    let held = Fixture {
+        handle_owner: Some("pv9".into()),
+        ..fixture(other.clone(), with(created_outcome(created())))
+    };
     assert_eq!(
         held.step(),
         ProvisionStep::FinishIntent { intent: Arc::clone(&intent), handle_owner: Some("pv9".into()) }
     );
     // Without an outcome the call is repeated.
     assert_eq!(
-        scene(other.clone(), ProvisionState::default()).step(),
+        fixture(other.clone(), ProvisionState::default()).step(),
         ProvisionStep::CreateVolume { intent: Arc::clone(&intent), wanted: false }
     );
     let give_up = dropped(false, false);
@@ -432,38 +438,38 @@ fn foreign_pv_with_same_name_undoes_intent() {
         ProvisionState { calls_settled: true, ..with(Some(CreateOutcome::Exhausted)) },
         ProvisionState { create_unsent: true, ..ProvisionState::default() },
     ] {
-        assert_eq!(scene(other.clone(), state).step(), give_up);
+        assert_eq!(fixture(other.clone(), state).step(), give_up);
     }
     // Without an intent, the claim is refused with an error.
-    let step = Scene { intent: None, ..scene(other, ProvisionState::default()) };
+    let step = Fixture { intent: None, ..fixture(other, ProvisionState::default()) };
     assert_eq!(step.refusal(), Refusal::NameTaken(taken()));
 }
 
 /// sidecars.md 1.1 "Delete": once the PersistentVolume exists, the reclaim rules apply.
 #[test]
 fn existing_pv_follows_reclaim_rules() {
-    let scene = |volume| Scene { pv: Some(volume), ..Scene::default() };
-    let step = |scene: &Scene| match scene.step() {
+    let fixture = |volume| Fixture { pv: Some(volume), ..Fixture::default() };
+    let step = |fixture: &Fixture| match fixture.step() {
         ProvisionStep::Reclaim(step) => step,
         step => panic!("{step:?}"),
     };
     // Just created, not bound yet.
     assert_eq!(
-        step(&scene(volume(json!({"status": {"phase": "Pending"}})))),
+        step(&fixture(volume(json!({"status": {"phase": "Pending"}})))),
         ReclaimStep::Idle(IdleReason::InUse)
     );
-    assert_eq!(step(&scene(volume(json!({})))), ReclaimStep::Idle(IdleReason::InUse));
+    assert_eq!(step(&fixture(volume(json!({})))), ReclaimStep::Idle(IdleReason::InUse));
     let unguarded = json!({"metadata": {"finalizers": []}});
-    assert_eq!(step(&scene(volume(unguarded))), ReclaimStep::AddFinalizer);
+    assert_eq!(step(&fixture(volume(unguarded))), ReclaimStep::AddFinalizer);
     let released = volume(json!({"status": {"phase": "Released"}}));
-    let mut gone = Scene { claim: None, ..scene(released) };
+    let mut gone = Fixture { claim: None, ..fixture(released) };
     let delete = ReclaimStep::DeleteVolume { handle: "h1".into(), secret: None };
     assert_eq!(step(&gone), delete);
     gone.state.apply(Transition::VolumeDeleted { uid: "pv-1".into() }, AT.monotonic);
     assert_eq!(step(&gone), ReclaimStep::DeleteObject);
     // A released PersistentVolume of another claim that has the name of this claim's volume is deleted first.
     let others = volume(json!({"spec": {"claimRef": {"uid": "u9"}}, "status": {"phase": "Released"}}));
-    assert_eq!(step(&scene(others)), delete);
+    assert_eq!(step(&fixture(others)), delete);
 }
 
 #[test]

@@ -42,8 +42,9 @@ fn snapshot_source(handle: &str) -> Option<ContentSource> {
     Some(ContentSource::Snapshot(handle.into()))
 }
 
+/// The inputs of `decide_clone`, as JSON that a case can change.
 #[derive(Clone)]
-struct Cloned {
+struct CloneFixture {
     claim: Value,
     volume: Value,
     waiting: Vec<Arc<PersistentVolumeClaim>>,
@@ -51,7 +52,7 @@ struct Cloned {
     node: Option<LocalNode>,
 }
 
-impl Cloned {
+impl CloneFixture {
     fn deleted() -> Self {
         Self {
             claim: json!({
@@ -84,8 +85,8 @@ impl Cloned {
     }
 
     fn on(self, node: &str) -> Self {
-        let place = [("node".to_owned(), node.to_owned())].into();
-        Self { node: Some(LocalNode { name: node.into(), topology: place }), ..self }
+        let topology = [("node".to_owned(), node.to_owned())].into();
+        Self { node: Some(LocalNode { name: node.into(), topology }), ..self }
     }
 
     fn decide(&self) -> Step {
@@ -103,57 +104,67 @@ impl Cloned {
 /// sidecars.md 1.1 "Clone finalizer"
 #[test]
 fn unused_clone_source_in_deletion_is_released() {
-    let deleted = Cloned::deleted;
-    let no_volume = || deleted().with(|scene| scene.volume = Value::Null);
+    let deleted = CloneFixture::deleted;
+    let no_volume = || deleted().with(|fixture| fixture.volume = Value::Null);
     let by = |driver: &str| {
         let annotations = json!({"volume.kubernetes.io/storage-provisioner": driver});
-        no_volume().with(|scene| scene.claim["metadata"]["annotations"] = annotations)
+        no_volume().with(|fixture| fixture.claim["metadata"]["annotations"] = annotations)
     };
-    for (scene, expected) in [
+    for (fixture, expected) in [
         (deleted(), Step::Remove),
-        (deleted().with(|scene| scene.claim["metadata"]["deletionTimestamp"] = Value::Null), Step::Idle),
-        (deleted().with(|scene| scene.claim["metadata"]["finalizers"] = json!(["x"])), Step::Idle),
-        (deleted().with(|scene| scene.waiting = waiting()), held_by_claim()),
+        (deleted().with(|fixture| fixture.claim["metadata"]["deletionTimestamp"] = Value::Null), Step::Idle),
+        (deleted().with(|fixture| fixture.claim["metadata"]["finalizers"] = json!(["x"])), Step::Idle),
+        (deleted().with(|fixture| fixture.waiting = waiting()), held_by_claim()),
         // Intents, by the handle of their source.
-        (deleted().with(|scene| scene.intents = vec![intent("ns", volume_source("v-1"))]), held_by_intent()),
         (
-            deleted().with(|scene| scene.intents = vec![intent("other", volume_source("v-1"))]),
+            deleted().with(|fixture| fixture.intents = vec![intent("ns", volume_source("v-1"))]),
             held_by_intent(),
         ),
-        (deleted().with(|scene| scene.intents = vec![intent("ns", volume_source("v-2"))]), Step::Remove),
-        (deleted().with(|scene| scene.intents = vec![intent("ns", snapshot_source("v-1"))]), Step::Remove),
-        (deleted().with(|scene| scene.intents = vec![intent("ns", None)]), Step::Remove),
         (
-            deleted().with(|scene| {
-                scene.intents = vec![intent("ns", volume_source("v-2")), intent("ns", volume_source("v-1"))];
+            deleted().with(|fixture| fixture.intents = vec![intent("other", volume_source("v-1"))]),
+            held_by_intent(),
+        ),
+        (deleted().with(|fixture| fixture.intents = vec![intent("ns", volume_source("v-2"))]), Step::Remove),
+        (
+            deleted().with(|fixture| fixture.intents = vec![intent("ns", snapshot_source("v-1"))]),
+            Step::Remove,
+        ),
+        (deleted().with(|fixture| fixture.intents = vec![intent("ns", None)]), Step::Remove),
+        (
+            deleted().with(|fixture| {
+                fixture.intents =
+                    vec![intent("ns", volume_source("v-2")), intent("ns", volume_source("v-1"))];
             }),
             held_by_intent(),
         ),
         // Without the source's volume, by namespace.
         (no_volume(), Step::Remove),
         (
-            no_volume().with(|scene| scene.intents = vec![intent("ns", volume_source("v-2"))]),
+            no_volume().with(|fixture| fixture.intents = vec![intent("ns", volume_source("v-2"))]),
             held_by_intent(),
         ),
-        (no_volume().with(|scene| scene.intents = vec![intent("other", volume_source("v-2"))]), Step::Remove),
+        (
+            no_volume().with(|fixture| fixture.intents = vec![intent("other", volume_source("v-2"))]),
+            Step::Remove,
+        ),
         // A volume that is not bound to the claim does not count.
         (
-            deleted().with(|scene| {
-                scene.volume["spec"]["claimRef"]["uid"] = json!("u-another");
-                scene.intents = vec![intent("ns", volume_source("v-2"))];
+            deleted().with(|fixture| {
+                fixture.volume["spec"]["claimRef"]["uid"] = json!("u-another");
+                fixture.intents = vec![intent("ns", volume_source("v-2"))];
             }),
             held_by_intent(),
         ),
         // Sources of other drivers and nodes are left to them.
-        (deleted().with(|scene| scene.volume["spec"]["csi"]["driver"] = json!("x")), Step::Idle),
+        (deleted().with(|fixture| fixture.volume["spec"]["csi"]["driver"] = json!("x")), Step::Idle),
         (by("x"), Step::Idle),
         (by(DRIVER), Step::Remove),
-        (no_volume().with(|scene| scene.claim["metadata"]["annotations"] = json!({})), Step::Remove),
+        (no_volume().with(|fixture| fixture.claim["metadata"]["annotations"] = json!({})), Step::Remove),
         (deleted().on("a"), Step::Remove),
         (deleted().on("b"), Step::Idle),
         (no_volume().on("b"), Step::Remove),
     ] {
-        assert_eq!(scene.decide(), expected, "{} {}", scene.claim, scene.volume);
+        assert_eq!(fixture.decide(), expected, "{} {}", fixture.claim, fixture.volume);
     }
 }
 
@@ -165,14 +176,14 @@ fn unused_snapshot_source_is_released() {
     let bare = json!({"metadata": {"namespace": "ns", "name": "snap", "finalizers": ["x"]}});
     let content =
         json!({"metadata": {"name": "c"}, "spec": {"driver": DRIVER}, "status": {"snapshotHandle": "s-1"}});
-    let others =
+    let other_driver =
         json!({"metadata": {"name": "c"}, "spec": {"driver": "x"}, "status": {"snapshotHandle": "s-1"}});
-    let unnamed = json!({"metadata": {"name": "c"}, "spec": {"driver": DRIVER}});
+    let without_handle = json!({"metadata": {"name": "c"}, "spec": {"driver": DRIVER}});
     let none = Value::Null;
     for (snapshot, content, waiting, intents, expected) in [
         (&snapshot, &content, vec![], vec![], Step::Remove),
         (&bare, &content, vec![], vec![], Step::Idle),
-        (&snapshot, &others, vec![], vec![], Step::Idle),
+        (&snapshot, &other_driver, vec![], vec![], Step::Idle),
         (&snapshot, &content, waiting(), vec![], held_by_claim()),
         (&snapshot, &content, vec![], vec![intent("ns", snapshot_source("s-1"))], held_by_intent()),
         (&snapshot, &content, vec![], vec![intent("ns", snapshot_source("s-2"))], Step::Remove),
@@ -181,7 +192,7 @@ fn unused_snapshot_source_is_released() {
         (&snapshot, &none, vec![], vec![], Step::Remove),
         (&snapshot, &none, vec![], vec![intent("ns", snapshot_source("s-2"))], held_by_intent()),
         (&snapshot, &none, vec![], vec![intent("other", snapshot_source("s-2"))], Step::Remove),
-        (&snapshot, &unnamed, vec![], vec![intent("ns", snapshot_source("s-2"))], held_by_intent()),
+        (&snapshot, &without_handle, vec![], vec![intent("ns", snapshot_source("s-2"))], held_by_intent()),
     ] {
         let step = decide_snapshot(&SnapshotView {
             snapshot: &of(snapshot),
