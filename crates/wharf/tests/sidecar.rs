@@ -53,7 +53,7 @@ impl Process {
     fn address(&self) -> String {
         let found = || {
             let log = self.log();
-            let line = log.lines().find(|line| line.contains("serving pages"))?.to_owned();
+            let line = log.lines().find(|line| line.contains("serving HTTP endpoints"))?.to_owned();
             Some(line.split_once("address=\"")?.1.split_once('"')?.0.to_owned())
         };
         wait_for("HTTP endpoints are served", found)
