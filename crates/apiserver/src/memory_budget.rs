@@ -1,6 +1,6 @@
-//! Limits the memory of everything of one kind in progress: request bodies, queued writes, list responses. A user
-//! reserves a share before it allocates, and waits for it, first come, first served. What is larger than the whole
-//! budget takes all of it and runs alone.
+//! Limits the memory of everything of one kind in progress: request bodies, queued writes, list responses. Code
+//! reserves a share before it allocates and waits for it in the order of arrival. A request that is larger than the whole
+//! budget reserves all of it and runs alone.
 
 use std::sync::Arc;
 use std::time::Duration;

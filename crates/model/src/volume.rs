@@ -50,7 +50,7 @@ impl PersistentVolume {
         self.spec.migrated.as_ref().is_some_and(|migrated| migrated.plugin.driver() == driver)
     }
 
-    /// The spec as the driver is to see it: with the CSI source that replaces an in-tree source. The volume's own spec if
+    /// The spec as passed to the driver: with the CSI source that replaces an in-tree source. The volume's own spec if
     /// it has no in-tree source, or one that cannot be translated.
     pub fn csi_spec(&self) -> &PersistentVolumeSpec {
         match self.spec.migrated.as_deref() {

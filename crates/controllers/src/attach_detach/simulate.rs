@@ -52,7 +52,7 @@ enum Omit {
     Nothing,
     /// Removal from the node's status before a volume is detached.
     Withdrawal,
-    /// The announcement that prevents a new report until then.
+    /// The announcement of a detach, which prevents that the volume is added to `volumesAttached` again before the detach.
     Announcement,
     /// The assumption that a request without a response may have taken effect.
     Uncertainty,

@@ -128,8 +128,8 @@ pub(crate) struct SnapshotRecord {
 
 impl SnapshotRecord {
     /// Whether the volume of this snapshot was a copy and is gone, so that only this snapshot accounts for the blocks that it
-    /// shares with other volumes. `source` is the volume that has the id of the snapshot's volume now: one that was created
-    /// after the snapshot has only the same name.
+    /// shares with other volumes. `source` is the volume that now has the id of the
+    /// snapshot's volume; if it was created after the snapshot, it is another volume of the same name.
     pub(crate) fn is_left_by_copy(&self, source: Option<&VolumeRecord>) -> bool {
         self.of_copy.unwrap_or(true) && source.is_none_or(|source| source.created > self.created)
     }

@@ -1,6 +1,6 @@
 //! Failed nodes and the claims of the pods on them (`--enable-node-watcher`).
 //!
-//! The time since when a node is not ready is taken from its condition, so that a restart does not reset it.
+//! How long a node has not been ready is computed from its condition, so that a restart does not reset the time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -325,12 +325,11 @@ impl Resizer {
         result: impl std::fmt::Display,
     ) {
         let (pvc, pv) = (claim.key().to_string(), &volume.metadata.name);
-        tracing::info!(pvc, pv, %result, "completed {step}");
+        tracing::info!(pvc, pv, step, %result, "completed step");
         self.context.attempts.record(role, &pvc, step, None);
     }
 }
 
-/// The CSI capability of the volume.
 /// The source of the volume to expand: its own, or the one that replaces its in-tree source.
 fn expanded_source(volume: &PersistentVolume) -> Result<&CsiVolumeSource, NotCalled> {
     if let Some(error) = volume.translation_error() {
@@ -340,6 +339,7 @@ fn expanded_source(volume: &PersistentVolume) -> Result<&CsiVolumeSource, NotCal
     csi.ok_or_else(|| NotCalled::Handle(volume.metadata.name.clone()))
 }
 
+/// The CSI capability of the volume.
 fn capability(
     volume: &PersistentVolume,
     single_node_multi_writer: bool,

@@ -10,7 +10,7 @@ use super::{ApiTarget, Outcome, Scenario, ScenarioRunner, Side, SnapshotControll
 /// How many scenarios run in parallel. They spend most of their time waiting.
 const WORKERS: usize = 16;
 
-/// If more scenarios differ, a rerun is pointless: it is not flakiness.
+/// If more scenarios differ than this, they are not repeated: so many differences are not caused by timing.
 const MAX_RERUNS: usize = 60;
 
 /// The outcome or the error of each scenario, by its index.

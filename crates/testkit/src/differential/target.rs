@@ -108,7 +108,7 @@ pub(super) enum SidecarProcess {
 impl SidecarProcess {
     /// Restarts it if it exited on its own.
     pub(super) fn restart_if_exited(&mut self) {
-        // InProcessSidecar this process it has no reason to.
+        // An in-process sidecar does not exit on its own.
         if let Self::Process(process) = self
             && !process.is_running()
         {

@@ -317,9 +317,9 @@ impl PoolCore {
     }
 }
 
-/// Takes the pool's lock, waiting briefly: a child that a killed driver had between fork and exec can hold the lock
-/// for a moment longer. If the pool's disk is mounted in the meantime, the lock is that of the directory below: then it takes
-/// the other one.
+/// Takes the pool's lock. Waits briefly: a child of a killed driver, between fork and exec, can hold the lock a moment
+/// longer. If the pool's disk is mounted in the meantime, the lock file was that of the directory below; then the lock
+/// file of the mounted disk is locked instead.
 fn acquire_lock(store: &Store) -> Result<Box<dyn Send + Sync>, OpenError> {
     let until = Instant::now() + LOCK_TIMEOUT;
     let identity = || Ok::<_, OpenError>(store.stat(Path::new(store::LOCK))?.map(|stat| stat.id));

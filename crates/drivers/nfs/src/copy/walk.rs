@@ -26,10 +26,10 @@ mod file;
 /// Entries that one thread copies before it looks for other work.
 const BATCH: usize = 32;
 
-/// How deep a tree may be. Paths of programs reach 2047 levels. Each level needs two open files, and recursion the stack.
+/// The maximum depth of a tree. PATH_MAX lets programs reach 2047 levels. Each level needs two open files and a stack frame.
 const MAX_DEPTH: usize = 2048;
 
-/// How often an entry that changes its type meanwhile is looked at again.
+/// How often an entry is examined again if its type changes during the copy.
 const ATTEMPTS: usize = 3;
 
 /// `f_type` of NFS.
@@ -435,11 +435,11 @@ impl<'a> Walk<'a> {
 
 /// What happened to one entry.
 enum Outcome {
-    /// It is copied, or counted, or will be by another thread.
+    /// It was copied or counted, or another thread will do so.
     Done,
     /// It does not exist any more.
     Gone,
-    /// It is not what the directory said.
+    /// Its type is not the one that the directory entry had.
     OtherType,
 }
 

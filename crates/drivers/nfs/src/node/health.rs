@@ -109,7 +109,7 @@ fn storage_issues(
         let mut message = describe(server);
         match detached.iter().filter(|mount| mount.server == server.server).count() {
             0 => {}
-            count => message = format!("{message}; {count} mounts were removed without it"),
+            count => message = format!("{message}; {count} mounts were detached lazily"),
         }
         match blocked(&server.server) {
             0 => message,
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!((issues.len(), issues[0].reason.as_str()), (1, "ServerUnreachable"));
         assert_eq!(
             issues[0].message,
-            "the NFS server nas has not answered since 2023-11-14T22:13:20Z: refused; 2 mounts were removed without it; 3 \
+            "the NFS server nas has not answered since 2023-11-14T22:13:20Z: refused; 2 mounts were detached lazily; 3 \
              processes of the driver are blocked on it. the NFS server 10.0.0.1 has not answered since \
              2023-11-14T22:13:20Z: refused; 3 processes of the driver are blocked on it"
         );

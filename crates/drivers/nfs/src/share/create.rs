@@ -1,7 +1,7 @@
 //! CreateVolume: the volume's record first, then its directory, then the record is `ready`.
 //!
-//! A repeat continues where an earlier attempt stopped, also if that one still runs on another controller. A failure that
-//! the caller does not repeat is undone here, or by recovery.
+//! A repeated request continues where the earlier attempt stopped, even if that attempt still runs on another controller.
+//! If an attempt fails and the caller does not repeat it, it is undone here, or by recovery.
 
 use super::record::{NameRecord, VolumeRecord, VolumeState};
 use super::snapshot_record::JobKey;
@@ -143,7 +143,7 @@ fn new_record(request: &CreateVolume) -> VolumeRecord {
     }
 }
 
-/// What a request wants differently from the volume that exists. Mount options may change between repeats.
+/// The first property in which a request differs from the existing volume. Mount options may change between repeats.
 fn difference(existing: &VolumeRecord, request: &CreateVolume) -> Option<&'static str> {
     let fits = request.size <= existing.size && request.limit.is_none_or(|limit| existing.size <= limit);
     if existing.name != request.name || existing.path != request.path {

@@ -13,7 +13,7 @@ pub(super) struct View {
     pub(super) failures: u32,
     /// The entry was removed.
     pub(super) removed: bool,
-    /// The process is to stop.
+    /// The process must stop.
     pub(super) stop_reason: Option<StopReason>,
 }
 
