@@ -22,7 +22,7 @@ use crate::sandbox::scoped_path;
 pub enum Refusal {
     /// It is hidden, or lies in a hidden directory.
     #[error(
-        "hostPath {path:?} is refused: it leads into {place:?}, which holds data of Wharf or of a CSI driver and is not accessible to pods"
+        "hostPath {path:?} is refused: it leads into {place:?}, which holds data of Wharf or of a CSI driver, or swap or core dumps of the host, and is not accessible to pods"
     )]
     Hidden {
         /// As given in the pod.

@@ -327,7 +327,13 @@ impl Root {
     /// later, and the overlay would show it.
     fn hide(&mut self, path: &Path) -> Result<(), Failure> {
         match scoped_path::open_in_root(&self.directory_fd, path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => self.mount_empty_directory(path, 0o755),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                match scoped_path::create_directory_in_root(&self.directory_fd, path) {
+                    // In a read-only mount of the host. If it appears later, containers that start after that do not see it.
+                    Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(()),
+                    _ => self.mount_empty_directory(path, 0o755),
+                }
+            }
             Err(error) => Err(Failure::machine(format_args!("hide {}", path.display()), error)),
             Ok(directory_fd) if scoped_path::is_directory(&directory_fd).step("hide")? => {
                 self.mount_empty_directory(path, 0o755)

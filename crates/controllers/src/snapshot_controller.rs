@@ -108,10 +108,18 @@ pub async fn run(context: Context, settings: Settings, metrics: Metrics, attempt
             () = gate.wait_stopped() => {}
         }
     };
+    let follow_lease = async {
+        loop {
+            gate.wait_open().await;
+            gate.wait_lost().await;
+            controller.created.clear();
+        }
+    };
     tokio::select! {
         biased;
         () = worked => {}
         () = controller.feed() => {}
+        () = follow_lease => {}
     }
 }
 

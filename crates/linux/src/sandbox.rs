@@ -51,7 +51,7 @@ pub fn die_with_parent() -> io::Result<()> {
 }
 
 /// Gives the caller, and programs it starts, a new and empty session keyring. Otherwise they could read the keys of whoever
-/// started the first of them. Does nothing on a kernel without keys.
+/// started the first of them. Does nothing where keys cannot be used.
 pub fn join_new_session_keyring() -> io::Result<()> {
     const JOIN_SESSION_KEYRING: libc::c_long = 1;
     // SAFETY: the argument is the name of a keyring, and the null pointer stands for a new one without a name.
@@ -61,7 +61,11 @@ pub fn join_new_session_keyring() -> io::Result<()> {
         return Ok(());
     }
     let error = io::Error::last_os_error();
-    if error.raw_os_error() == Some(libc::ENOSYS) { Ok(()) } else { Err(error) }
+    match error.raw_os_error() {
+        // A kernel without keys, or a filter of system calls, which the programs inherit.
+        Some(libc::ENOSYS | libc::EPERM) => Ok(()),
+        _ => Err(error),
+    }
 }
 
 /// The caller dumps no core, and its program, memory and descriptors in `/proc` are hidden from processes without

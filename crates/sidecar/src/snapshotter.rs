@@ -385,8 +385,10 @@ impl Snapshotter {
     /// Whether a volume is on this node; `None` if no PersistentVolume has this handle.
     fn is_local(&self, handle: &str) -> Option<bool> {
         let found = self.volumes.as_ref()?.find(&VOLUMES_BY_HANDLE, &handle_key(&self.rules.driver, handle));
-        let volume = found.first()?;
-        Some(self.context.node.as_ref()?.owns(volume))
+        let (volume, node) = (found.first()?, self.context.node.as_ref()?);
+        // A volume without affinity may be on any node.
+        let is_known = node.topology.is_empty() || volume.csi_spec().node_affinity.is_some();
+        is_known.then(|| node.owns(volume))
     }
 }
 

@@ -31,6 +31,11 @@ impl CreatedContents {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Forgets everything, because another process may act on the snapshots from now on.
+    pub(super) fn clear(&self) {
+        self.lock().clear();
+    }
+
     /// Records that the content of this snapshot is about to be created.
     pub(super) fn insert(&self, snapshot: &VolumeSnapshot) {
         let (snapshot_uid, name) = (snapshot.metadata.uid.clone(), snapshot.expected_content_name());

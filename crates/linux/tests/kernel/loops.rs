@@ -168,34 +168,36 @@ fn device_is_detached_although_its_number_is_used_again() {
     let image = |name| PathBeneath::new(&directory, Path::new(name));
     let (mine, theirs) = (image("mine"), image("theirs"));
     let (number, done) = (AtomicU32::new(0), AtomicBool::new(false));
-    let taken = std::thread::scope(|scope| {
+    let (result, (taken, taker_result)) = std::thread::scope(|scope| {
         let taker = scope.spawn(|| {
             let mut taken = Vec::new();
-            while !done.load(Ordering::Relaxed) {
-                let device = linux.loop_attach(&theirs, &labelled("theirs")).unwrap();
-                match device.number.1 == number.load(Ordering::Relaxed) {
-                    true => taken.push(device),
-                    false => linux.loop_detach(&device.path, Some(device.backing)).unwrap(),
+            let mut take = || {
+                while !done.load(Ordering::Relaxed) {
+                    let device = linux.loop_attach(&theirs, &labelled("theirs"))?;
+                    if device.number.1 == number.load(Ordering::Relaxed) && taken.len() < 16 {
+                        taken.push(device);
+                    } else {
+                        linux.loop_detach(&device.path, Some(device.backing))?;
+                    }
                 }
-            }
-            taken
+                Ok::<_, Error>(())
+            };
+            let result = take();
+            (taken, result)
         });
-        let mut result = Ok(());
-        for _ in 0..1000 {
-            let device = linux.loop_attach(&mine, &labelled("mine")).unwrap();
+        let result = (0..1000).try_for_each(|_| {
+            let device = linux.loop_attach(&mine, &labelled("mine"))?;
             number.store(device.number.1, Ordering::Relaxed);
-            result = linux.loop_detach(&device.path, Some(device.backing));
-            if result.is_err() {
-                break;
-            }
-        }
+            linux.loop_detach(&device.path, Some(device.backing))
+        });
+        // Also after a failure, or the thread would not end.
         done.store(true, Ordering::Relaxed);
-        result.unwrap();
-        taker.join().unwrap()
+        (result, taker.join().unwrap())
     });
     for device in taken {
         linux.loop_detach(&device.path, Some(device.backing)).unwrap();
     }
+    result.and(taker_result).unwrap();
 }
 
 #[test]

@@ -114,7 +114,8 @@ impl StepRunner<'_> {
         let timeout = settings.worker_options.timeout;
         match request.call.send(&context.driver, timeout, &secrets.values).await {
             Ok(_) => self.update_state(|state| state.found = true),
-            Err(error) if matches!(error.code, None | Some(Code::NotFound)) => {
+            // A driver may refuse a handle of another node as malformed.
+            Err(error) if matches!(error.code, None | Some(Code::NotFound | Code::InvalidArgument)) => {
                 self.update_state(|state| state.not_found = Some(monotonic()));
             }
             Err(error) => {

@@ -94,8 +94,9 @@ pub(super) fn decide(view: &View<'_>, now: Monotonic) -> Step {
 fn is_unclaimed_deletion(object: &Object) -> bool {
     let unlabelled = !object.meta().labels.contains_key(wharf_model::snapshot::names::MANAGED_BY);
     let never_created = matches!(object.source(), Source::Volumes(_)) && object.handle().is_none();
-    let retained = *object.policy() == DeletionPolicy::Retain;
-    unlabelled && object.should_delete() && (never_created || retained)
+    // The members of a group are deleted with their group.
+    let kept = *object.policy() == DeletionPolicy::Retain || object.group_handle().is_some();
+    unlabelled && object.should_delete() && (never_created || kept)
 }
 
 /// Asks the driver whether it knows the snapshot. One that does not may know it later: a snapshot can be imported.

@@ -26,7 +26,6 @@ impl PoolCore {
             .map_err(|error| ExpandError::OutOfRange(format!("{id}: {error}")))?;
         if wanted > record.size {
             self.refuse_copy_source(id).map_err(ExpandError::InUse)?;
-            record.requested = size::rounded_up_from(range, wanted);
             self.reserve_growth(&mut record, wanted)?;
             if let Err(fault) = self.save_volume(record.clone()) {
                 self.index().put_volume(VolumeRecord { growing_to: None, ..record });
@@ -39,6 +38,10 @@ impl PoolCore {
                     record.size
                 );
                 return Err(ExpandError::Exhausted(message));
+            }
+            if let Some(requested) = size::rounded_up_from(range, wanted) {
+                record.requested = Some(requested);
+                self.save_volume(record.clone())?;
             }
             tracing::info!(volume_handle = id, size = record.size, "expanded volume");
         }
@@ -68,7 +71,7 @@ impl PoolCore {
     pub(super) fn finish_growth(&self, record: VolumeRecord) -> Result<VolumeRecord, Fault> {
         let Some(wanted) = record.growing_to else { return Ok(record) };
         let grown = match self.grow_image(&record, wanted) {
-            Ok(()) => VolumeRecord { size: wanted, growing_to: None, ..record },
+            Ok(()) => VolumeRecord { size: wanted, requested: None, growing_to: None, ..record },
             Err(fault) if fault.is_full() => {
                 // No device has used the added space: devices are refreshed only after this has succeeded.
                 let path = store::image_of(&record.id);

@@ -132,7 +132,12 @@ pub(super) fn thaw_interrupted(store: &Store, unseen: Unseen) -> wharf_linux::Re
     match left.as_slice() {
         [] => store.remove_file(path)?,
         left if left.len() == record.mount_points.len() => {}
-        _ => store.save(path, &FreezeRecord { mount_points: left, ..record })?,
+        _ => {
+            // A full pool may have no block for it. The longer record does no harm: what is not frozen cannot be thawed.
+            if let Err(error) = store.save(path, &FreezeRecord { mount_points: left, ..record }) {
+                tracing::warn!(%error, "failed to shorten the freeze record");
+            }
+        }
     }
     Ok(found)
 }

@@ -153,12 +153,14 @@ impl PoolCore {
 
     /// What the image of an object whose record cannot be read can still take: it may be in use.
     fn unreadable(&self, id: &str) -> u64 {
-        if !matches!(ids::kind_of(id), Some(Kind::Volume | Kind::Snapshot)) {
-            return 0;
-        }
         // An object of which nothing can be read must not stop the others. The check of the pool reports it.
         let Ok(Some(image)) = self.store.stat(&store::image_of(id)) else { return 0 };
         let shared = if self.reflink { image.allocated } else { 0 };
-        image.size.saturating_sub(image.allocated).saturating_add(shared)
+        match ids::kind_of(id) {
+            Some(Kind::Volume) => image.size.saturating_sub(image.allocated).saturating_add(shared),
+            // Nothing writes to its image, but its volume may have to rewrite the blocks that it shares.
+            Some(Kind::Snapshot) => shared,
+            _ => 0,
+        }
     }
 }

@@ -11,7 +11,7 @@ use super::record::{
     Destination, DirectoryIdentity, DirectoryRecord, DirectoryState, DirectoryUse, Origin, VolumeRecord,
     VolumeState,
 };
-use super::root::own;
+use super::root::{SHARE_RECORD, own};
 use super::snapshot_record::JobKey;
 use super::store::{Slot, Swap};
 use super::trash::trash_data;
@@ -81,7 +81,15 @@ impl Share {
             if references.len() > 1 {
                 let mut references = references.clone();
                 references.remove(handle);
-                let usage = DirectoryUse::Volume { references, state: state.clone() };
+                // In place: only the last step of its creation is missing, and the other volumes use it.
+                let in_place = match (&directory.identity, state) {
+                    (Some(identity), DirectoryState::Creating { .. }) => {
+                        self.compare(path.as_path(), identity)? == Found::Same
+                    }
+                    _ => false,
+                };
+                let state = if in_place { DirectoryState::Ready } else { state.clone() };
+                let usage = DirectoryUse::Volume { references, state };
                 // What this volume's class promised to keep, the others must not delete.
                 let kept = directory.kept.more_careful(on_delete);
                 let released = DirectoryRecord { usage, kept, ..directory.clone() };
@@ -190,17 +198,26 @@ impl Share {
     /// Refuses to move a directory that another class or installation uses as its share: with it would go volumes and snapshots
     /// that have their records in there.
     fn refuse_share(&self, path: &SharePath) -> Result<(), ShareError> {
-        match self.files.stat(&path.as_path().join(RECORDS)) {
-            Ok(None) => Ok(()),
-            Ok(Some(_)) => {
+        match self.is_share(path.as_path()) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
                 let message = format!(
                     "directory {path} contains {path}/{RECORDS}, so it is a share with volumes or snapshots of its own, and was not \
                      touched: delete these first, then remove {path}/{RECORDS}"
                 );
                 Err(ShareError::new(ErrorKind::Precondition, message))
             }
-            Err(error) if is_beneath_other_type(&error) => Ok(()),
             Err(error) => Err(error).during("look for another share's records in", path.as_str()),
+        }
+    }
+
+    /// Whether a directory has the records of a share. Only a file that every share has counts: a user may have a directory of
+    /// the same name.
+    pub(super) fn is_share(&self, path: &std::path::Path) -> std::io::Result<bool> {
+        match self.files.stat(&path.join(own([SHARE_RECORD]))) {
+            Ok(found) => Ok(found.is_some()),
+            Err(error) if is_beneath_other_type(&error) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

@@ -116,7 +116,7 @@ impl Share {
     fn is_being_created(&self, references: &BTreeSet<String>) -> Result<bool, ShareError> {
         for handle in references {
             let record = self.read_record::<VolumeRecord>(handle)?.record;
-            if record.is_none_or(|volume| volume.state == VolumeState::Creating) {
+            if record.is_some_and(|volume| volume.state == VolumeState::Creating) {
                 return Ok(true);
             }
         }

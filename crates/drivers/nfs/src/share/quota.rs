@@ -5,7 +5,7 @@
 
 use super::error::During as _;
 use super::record::{DirectoryRecord, Envelope, Origin, ShareRecord, VolumeRecord};
-use super::root::own;
+use super::root::{SHARE_RECORD, own};
 use super::{CapacityInfo, ErrorKind, Share, ShareError};
 use crate::agent::{AgentError, AgentErrorKind, Answer, Call, Operation, ServerAgent, Tree, TreeId};
 use crate::parameters::QuotaMode;
@@ -229,7 +229,7 @@ impl Share {
     /// The UUID of the share; `None` before its first volume.
     pub(super) fn uuid(&self) -> Result<Option<String>, ShareError> {
         let object = "the share's record";
-        let bytes = self.files.read(&own(["share.json"])).during("read", object)?;
+        let bytes = self.files.read(&own([SHARE_RECORD])).during("read", object)?;
         let Some(bytes) = bytes else { return Ok(None) };
         let envelope: Envelope<ShareRecord> = serde_json::from_slice(&bytes).map_err(|error| {
             ShareError::new(ErrorKind::Internal, format!("failed to read {object}: {error}"))

@@ -115,7 +115,7 @@ impl Share {
     /// Creates `.wharf` and its directories, if they do not exist. Only operations that create something call it, so a share
     /// on which the driver has nothing is never written to.
     pub(super) fn ensure_records(&self) -> Result<(), ShareError> {
-        let share = own(["share.json"]);
+        let share = own([SHARE_RECORD]);
         if self.has_records()? {
             return Ok(());
         }
@@ -132,7 +132,7 @@ impl Share {
 
     /// Whether the driver has records on this share.
     pub(super) fn has_records(&self) -> Result<bool, ShareError> {
-        Ok(self.files.stat(&own(["share.json"])).during("read", "the share's record")?.is_some())
+        Ok(self.files.stat(&own([SHARE_RECORD])).during("read", "the share's record")?.is_some())
     }
 
     /// The server's clock: ages of files are compared with it, since clocks of controllers differ.
@@ -216,6 +216,9 @@ impl Share {
         }
     }
 }
+
+/// The record of the share itself, in its directory of records.
+pub(super) const SHARE_RECORD: &str = "share.json";
 
 /// A path in `.wharf`.
 pub(super) fn own<const N: usize>(parts: [&str; N]) -> PathBuf {

@@ -13,7 +13,6 @@ use super::files::none_if_missing;
 use super::record::{DirectoryIdentity, VERSION, to_bytes};
 use super::root::own;
 use super::{PurgeTrash, Share, ShareError};
-use crate::path::RECORDS;
 
 /// Directories deeper than this are moved up before they are purged, so that the purge needs little memory.
 const MAX_DEPTH: usize = 32;
@@ -96,7 +95,7 @@ impl Share {
                 return Ok(false);
             }
             // It became a share after it was deleted, or an earlier release deleted it.
-            if self.stat(&data.join(RECORDS))?.is_some() {
+            if self.is_share(&data).during("look for another share's records in", id)? {
                 tracing::warn!(trash = %id, "trash entry has records of another share; not purged");
                 return Ok(false);
             }

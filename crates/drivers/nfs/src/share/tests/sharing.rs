@@ -101,6 +101,45 @@ fn directory_that_is_a_share_itself_is_neither_deleted_nor_archived() {
     }
 }
 
+/// Pods can create anything in their volume.
+#[test]
+fn entry_named_like_the_records_of_a_share_does_not_prevent_a_deletion() {
+    let fixture = Fixture::new();
+    for (handle, make) in [
+        ("h1", (|path| std::fs::write(path, "")) as fn(std::path::PathBuf) -> io::Result<()>),
+        ("h2", |path| std::fs::create_dir(path)),
+        ("h3", |path| std::os::unix::fs::symlink("/", path)),
+    ] {
+        fixture.create(handle, "team").unwrap();
+        make(fixture.at("team/.wharf")).unwrap();
+        fixture.delete(handle).unwrap();
+        assert!(!fixture.at("team").exists(), "{handle}");
+        assert_eq!(fixture.leftovers(), Vec::<String>::new());
+    }
+}
+
+/// A second volume created the missing directory again; its controller ended before it recorded that the directory is in place.
+#[test]
+fn directory_in_place_is_kept_for_its_other_volume_after_an_interrupted_creation() {
+    for (policy, remaining) in [(OnDelete::Retain, "team/data"), (OnDelete::Archive, "archived-team/data")] {
+        let fixture = Fixture::new();
+        create(&fixture.share, &CreateVolume { on_delete: Some(policy), ..volume("h1", "team") }).unwrap();
+        fixture.create("h2", "team").unwrap();
+        fixture.write("team/data", "precious");
+        let slot = fixture.share.read_record::<DirectoryRecord>("team").unwrap();
+        let usage = DirectoryUse::Volume {
+            references: ["h1".to_owned(), "h2".to_owned()].into(),
+            state: DirectoryState::Creating { staging: Some("0-id".to_owned()) },
+        };
+        let interrupted = DirectoryRecord { usage, ..slot.record.clone().unwrap() };
+        fixture.share.swap_record(&slot, Some(interrupted)).unwrap();
+        for handle in ["h2", "h1"] {
+            fixture.delete(handle).unwrap();
+        }
+        assert!(fixture.tree().contains(&remaining.to_owned()), "{policy:?}: {:?}", fixture.tree());
+    }
+}
+
 /// A mount without extended attributes, such as NFSv4.1.
 struct WithoutXattrs(LinuxFiles);
 
@@ -141,7 +180,7 @@ forward! {
 /// One class mounts with NFSv4.2, another one with 4.1: the same share shows extended attributes only sometimes.
 #[test]
 fn volume_with_an_id_is_found_and_deleted_over_a_mount_without_xattrs() {
-    let fixture = Fixture::new();
+    let fixture = Fixture::on_disk();
     fixture.create("h1", "pvc-1").unwrap();
     let identity = record(&fixture, "pvc-1").identity.unwrap();
     assert!(identity.xattr.is_some(), "the file system of the test has no user xattrs");
@@ -169,7 +208,7 @@ fn volume_with_an_id_is_found_and_deleted_over_a_mount_without_xattrs() {
 /// Users of a volume can write the attribute of its root, and rsync -X copies it from another volume.
 #[test]
 fn changed_id_of_a_directory_is_refused_with_its_remedy() {
-    let fixture = Fixture::new();
+    let fixture = Fixture::on_disk();
     fixture.create("h1", "pvc-1").unwrap();
     fixture.write("pvc-1/data", "1");
     let id = record(&fixture, "pvc-1").identity.unwrap().xattr.unwrap();
@@ -191,7 +230,7 @@ fn changed_id_of_a_directory_is_refused_with_its_remedy() {
 /// ENODATA is "no such attribute", EOPNOTSUPP is "no attributes": only the first one says something about the directory.
 #[test]
 fn id_of_a_file_system_without_xattrs_is_an_error_and_a_missing_one_is_not() {
-    let fixture = Fixture::new();
+    let fixture = Fixture::on_disk();
     let files = LinuxFiles::open(&fixture.root()).unwrap();
     assert_eq!(files.id(Path::new(".")).unwrap(), None);
     let dir = tempfile::tempdir().unwrap();

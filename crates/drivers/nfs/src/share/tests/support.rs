@@ -27,7 +27,15 @@ pub(crate) struct Fixture {
 impl Fixture {
     pub(crate) fn new() -> Self {
         // In memory: the tests sync thousands of files.
-        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        Self::at_directory(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
+    }
+
+    /// With extended attributes of users, which file systems in memory have since Linux 6.6.
+    pub(crate) fn on_disk() -> Self {
+        Self::at_directory(tempfile::tempdir_in("/var/tmp").unwrap())
+    }
+
+    fn at_directory(dir: tempfile::TempDir) -> Self {
         std::fs::create_dir(dir.path().join("root")).unwrap();
         std::fs::write(dir.path().join("canary"), "alive").unwrap();
         let share = Share::open(&dir.path().join("root"), environment(Duration::ZERO)).unwrap();

@@ -180,6 +180,13 @@ fn node_whose_driver_knows_the_snapshot_owns_unlabelled_content() {
         (deleted.clone(), "release"),
         (both(deleted.clone(), retained), "release"),
         (both(deleted.clone(), json!({"status": {"snapshotHandle": "h"}})), "locate"),
+        (
+            both(
+                deleted.clone(),
+                json!({"status": {"snapshotHandle": "h", "volumeGroupSnapshotHandle": "g"}}),
+            ),
+            "release",
+        ),
         (both(deleted, annotated(names::BEING_CREATED)), "wait"),
     ] {
         let without_class = json!({"spec": {"volumeSnapshotClassName": null}});
