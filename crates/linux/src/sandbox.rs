@@ -50,7 +50,7 @@ pub fn die_with_parent() -> io::Result<()> {
     Ok(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?)
 }
 
-/// Gives the caller, and programs it starts, a new and empty session keyring. Otherwise they could read the keys of whoever
+/// Gives the caller, and programs it starts, a new and empty session keyring. Otherwise they could read the keys of the user who
 /// started the first of them. Does nothing where keys cannot be used.
 pub fn join_new_session_keyring() -> io::Result<()> {
     const JOIN_SESSION_KEYRING: libc::c_long = 1;

@@ -1,5 +1,5 @@
 //! Checks that no component waits on the wall clock: only the listed files read it, each for a reason. Everything else
-//! uses `wharf_model::system::monotonic` or tokio's clock, which nobody sets.
+//! uses `wharf_model::system::monotonic` or tokio's clock, which cannot be set.
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 

@@ -75,7 +75,7 @@ pub(super) fn hidden_paths(kubeconfig: Option<&Path>) -> anyhow::Result<Vec<Path
     Ok(hidden.into_iter().collect())
 }
 
-/// The file that has this name, and the one that it leads to: whoever renews a certificate replaces either. A file that does
+/// The file that has this name, and the one that it leads to: the renewal of a certificate replaces either. A file that does
 /// not exist yet is hidden, too.
 fn without_symlinks(file: &Path) -> BTreeSet<PathBuf> {
     let named = match (file.parent().map(Path::canonicalize), file.file_name()) {
