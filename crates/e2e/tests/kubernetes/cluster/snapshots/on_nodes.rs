@@ -65,7 +65,7 @@ fn nodes_take_their_snapshots_without_distributed_snapshotting() {
         import_retained(&local, false);
         deletion_of_content_that_no_node_has(&cluster);
         no_contents(&cluster);
-        snapshot_controller.stop();
+        snapshot_controller.terminate();
         println!("{name}: {:.1?}", started.elapsed());
     }
     local.end();
