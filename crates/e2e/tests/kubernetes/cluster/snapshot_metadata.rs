@@ -72,7 +72,10 @@ async fn incremental_backup_restores_identical_data() {
 
     let full = backup("monday", &monday, &restored[0].1, None, &valid).unwrap();
     let increment = backup("tuesday", &tuesday, &restored[1].1, Some("monday"), &valid).unwrap();
-    let bytes = |log: &str| log.split(' ').nth(1).and_then(|bytes| bytes.parse::<u64>().ok());
+    let bytes = |log: &str| {
+        let (_, report) = log.split_once("backed up ")?;
+        report.split(' ').next()?.parse::<u64>().ok()
+    };
     assert_eq!(bytes(&full), Some(8192 + 65_536 + 4096), "{full}");
     assert_eq!(bytes(&increment), Some(4096 + (1 << 20)), "{increment}");
 
